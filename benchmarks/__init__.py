@@ -1,0 +1,1 @@
+"""Speed, each figure beside a peer's in the same run."""

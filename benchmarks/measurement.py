@@ -1,0 +1,52 @@
+"""What every benchmark writes beside its figures: machine, commit, versions, command."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from configs.provenance import git_commit, versions
+from teacher.machine import cores, native_bf16, processor
+
+
+def record(figures: dict[str, Any]) -> dict[str, Any]:
+    """Return ``figures`` with the machine, the commit, the versions and the command that made them."""
+    return {
+        "figures": figures,
+        "machine": {
+            "processor": processor(),
+            "cores": cores(),
+            "bf16": native_bf16(),
+            "system": platform.system(),
+        },
+        "commit": git_commit(),
+        "versions": versions(),
+        "command": " ".join(["python", *sys.argv]),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def finish(name: str, figures: dict[str, Any]) -> None:
+    """Print the record and write it to ``benchmarks/results/NAME.json``."""
+    text = json.dumps(record(figures), indent=2)
+    path = Path(__file__).parent / "results" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+def median_rate(work: Callable[[], int], seconds: float, repeats: int) -> float:
+    """Return the median over ``repeats`` of units per second, ``work`` done again and again for ``seconds``."""
+    rates = []
+    for _ in range(repeats):
+        began, done = time.perf_counter(), 0
+        while time.perf_counter() - began < seconds:
+            done += work()
+        rates.append(done / (time.perf_counter() - began))
+    return statistics.median(rates)

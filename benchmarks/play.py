@@ -1,0 +1,69 @@
+"""Real-time play by the clock: misses, latency and jitter of each agent over minutes.
+
+    python -m benchmarks.play [--minutes 10] [--agents cores lava teacher fp16] [--record]
+
+Files are the zoo's unless given. The agents play one after another, the same game from the same seed; run it on a
+machine that does nothing else (the load before each is in the result). Writes ``benchmarks/results/play.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measurement import finish
+from configs.environment import EnvironmentConfig
+from configs.play import PlayConfig
+from runtime.play import run
+
+KEYS = (
+    "seconds", "decisions", "misses", "unseen", "latency_ms", "jitter_ms", "lost_s", "scores", "histogram",
+    "video_frames", "dropped_video_frames",
+)  # fmt: skip
+
+
+def measure(agent: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what ``agent`` reached in ``options.minutes`` of real time."""
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        config = PlayConfig(
+            environment=EnvironmentConfig(game=options.game, frame_skip=options.frame_skip),
+            agent=agent,  # type: ignore[arg-type]
+            teacher=options.teacher,
+            student=None if agent == "cores" else options.student,
+            core_map=options.core_map,
+            seconds=60 * options.minutes,
+            view="none",
+            record=Path(folder) / "game.mp4" if options.record else None,
+        )
+        summary = run(config, Path(folder)).summary
+    return {**{key: summary[key] for key in KEYS}, "load_before": round(load, 2)}
+
+
+def main() -> None:
+    """Measure the agents, one after another."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=10.0, help="minutes for each agent")
+    parser.add_argument("--agents", nargs="+", default=["cores", "lava", "teacher", "fp16"])
+    parser.add_argument("--game", default="pong")
+    parser.add_argument("--frame_skip", type=int, default=4)
+    parser.add_argument("--teacher", type=Path)
+    parser.add_argument("--student", type=Path)
+    parser.add_argument("--core_map", type=Path)
+    parser.add_argument("--record", action="store_true", help="record a video meanwhile (not kept)")
+    options = parser.parse_args()
+    figures: dict[str, Any] = {
+        "game": options.game,
+        "frame_skip": options.frame_skip,
+        "minutes": options.minutes,
+    }
+    finish("play", {**figures, "agents": {agent: measure(agent, options) for agent in options.agents}})
+
+
+if __name__ == "__main__":
+    main()

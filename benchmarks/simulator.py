@@ -1,0 +1,169 @@
+"""Frames a second of the core simulator, of the packed kernel and of dense PyTorch, at batch 1.
+
+    python benchmarks/simulator.py [--student student.safetensors] [--architecture 1chip] [--json]
+
+All play the same integer net on the same frames, on one thread, one frame after another: rounds of all
+players alternate, and the median round counts. ``cpu ms`` is the thread's processor time: on a machine
+that does other work too, it is the number to trust. ``pytorch`` is the student as plain fp32 convolutions with
+thresholds, PyTorch's fastest form of it at batch 1 (channels-first and channels-last are both timed).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+import torch
+
+from configs.hardware import hardware
+from configs.provenance import Provenance, git_commit, versions
+from deploy.mapping import map_net
+from deploy.packed_kernel import PackedNet
+from deploy.simulator import CoreSimulator
+from student.architectures import ARCHITECTURES
+from student.integer_net import IntegerNet, load
+from student.torch_net import TorchIntegerNet
+from tests.nets import table1_net
+
+ROUNDS = 9
+ROUND_FRAMES = 50
+
+
+def processor() -> str:
+    """Return the processor's name."""
+    cpuinfo = Path("/proc/cpuinfo")
+    names = [
+        line.partition(":")[2].strip()
+        for line in (cpuinfo.read_text().splitlines() if cpuinfo.is_file() else [])
+        if line.startswith("model name")
+    ]
+    return names[0] if names else platform.processor()
+
+
+def dense(net: IntegerNet, memory_format: torch.memory_format) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the net in PyTorch: fp32 convolutions and thresholds, one frame at a time, votes as output."""
+    weights = [
+        torch.from_numpy(layer.weight_OIHW).float().contiguous(memory_format=memory_format)
+        for layer in net.layers
+    ]
+    thetas = [torch.from_numpy(layer.theta_O).float()[:, None, None] for layer in net.layers]
+    actions = net.actions
+    used = actions * (net.layers[-1].features // actions)
+
+    def play(stack_CHW: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            x = torch.from_numpy(stack_CHW)[None].float()
+            for layer, weight, theta in zip(net.layers, weights, thetas, strict=True):
+                s = torch.nn.functional.conv2d(x, weight, None, layer.stride, layer.pad, 1, layer.groups)
+                x = (s >= theta).float()
+            return x.sum(dim=(0, 2, 3))[:used].view(-1, actions).sum(dim=0).long().numpy()
+
+    return play
+
+
+def measure(
+    players: dict[str, Callable[[np.ndarray], np.ndarray]], stacks: np.ndarray
+) -> dict[str, list[tuple[float, float]]]:
+    """Return (wall, processor) seconds a frame of every player in every round; a round plays ``stacks`` once."""
+    for play in players.values():
+        play(stacks)
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in players}
+    for _ in range(ROUNDS):
+        for name, play in players.items():
+            began, worked = time.perf_counter(), time.thread_time()
+            play(stacks)
+            wall_s, cpu_s = time.perf_counter() - began, time.thread_time() - worked
+            seconds[name].append((wall_s / len(stacks), cpu_s / len(stacks)))
+    return seconds
+
+
+def each(play: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a player of many stacks, one after another."""
+    return lambda stacks: np.stack([play(stack) for stack in stacks])
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--student", type=Path, help="student file; without it: random weights")
+    parser.add_argument("--architecture", default="1chip", choices=sorted(ARCHITECTURES))
+    parser.add_argument("--json", action="store_true", help="print one JSON object only")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    net = load(arguments.student)[0] if arguments.student else table1_net(arguments.architecture)
+    stacks = np.random.default_rng(0).integers(0, 256, (ROUND_FRAMES, *net.input_shape), np.uint8)
+    core_map = map_net(net, hardware("truenorth"), Provenance.of({}, seed=0))
+    began = time.perf_counter()
+    simulator = CoreSimulator(core_map)
+    compiling_s = time.perf_counter() - began
+    players: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+        "cores, frame by frame": each(simulator.votes),
+        "cores, pipelined": simulator.pipelined,
+        "packed kernel": each(PackedNet(net).votes),
+        "pytorch fp32": each(dense(net, torch.contiguous_format)),
+        "pytorch fp32, channels last": each(dense(net, torch.channels_last)),
+    }
+    reference = TorchIntegerNet(net).votes(torch.from_numpy(stacks)).numpy()
+    for name, play in players.items():
+        if not np.array_equal(play(stacks), reference):
+            raise SystemExit(f"{name} does not give the integer net's votes")
+    seconds = measure(players, stacks)
+    wall = {name: [each_round[0] for each_round in rounds] for name, rounds in seconds.items()}
+    cpu = {
+        name: statistics.median(each_round[1] for each_round in rounds) for name, rounds in seconds.items()
+    }
+    peer = min(value for name, value in cpu.items() if name.startswith("pytorch"))
+    result = {
+        "net": str(arguments.student or f"{arguments.architecture}, random weights"),
+        "cores": core_map.cores,
+        "ticks": core_map.ticks,
+        "simulator_start_s": round(compiling_s, 2),
+        "players": {
+            name: {
+                "frames_per_s": round(1 / statistics.median(rounds), 1),
+                "ms": round(1e3 * statistics.median(rounds), 3),
+                "ms_best": round(1e3 * min(rounds), 3),
+                "ms_worst": round(1e3 * max(rounds), 3),
+                "cpu_ms": round(1e3 * cpu[name], 3),
+                "times_pytorch": round(peer / cpu[name], 2),
+            }
+            for name, rounds in wall.items()
+        },
+        "rounds": ROUNDS,
+        "frames_per_round": ROUND_FRAMES,
+        "machine": f"{processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+        "commit": git_commit(),
+        "versions": versions(),
+    }
+    if arguments.json:
+        print(json.dumps(result))
+        return
+    print(
+        f"{result['net']}: {core_map.cores} cores, {core_map.ticks} ticks; {result['machine']}; {result['commit']}"
+    )
+    print(
+        f"{'player':<28} {'frames/s':>9} {'ms':>8} {'best':>8} {'worst':>8} {'cpu ms':>8} {'x PyTorch':>10}"
+    )
+    for name, row in result["players"].items():  # type: ignore[attr-defined]
+        print(
+            f"{name:<28} {row['frames_per_s']:>9,.0f} {row['ms']:>8.3f} {row['ms_best']:>8.3f} "
+            f"{row['ms_worst']:>8.3f} {row['cpu_ms']:>8.3f} {row['times_pytorch']:>10.2f}"
+        )
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

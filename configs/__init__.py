@@ -1,0 +1,1 @@
+"""Typed configuration, hardware limits, provenance and recipes: the ground floor, imported by every stage."""

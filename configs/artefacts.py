@@ -1,0 +1,23 @@
+"""The names of the files in a run folder, and which stage reads which."""
+
+from __future__ import annotations
+
+TEACHER = "teacher.safetensors"
+BUFFER = "buffer.h5"
+STUDENT = "student.safetensors"
+CORE_MAP = "core_map.h5"
+VERIFY = "verify.json"
+PLAY = "play.json"
+GAME = "game.mp4"
+EVALUATE = "evaluate.json"
+REPORT = "report.html"
+
+INPUTS: dict[str, dict[str, str]] = {
+    "record": {"teacher": TEACHER},
+    "distill": {"buffer": BUFFER},
+    "map": {"student": STUDENT},
+    "verify": {"student": STUDENT, "core_map": CORE_MAP, "buffer": BUFFER},
+    "play": {"teacher": TEACHER, "student": STUDENT, "core_map": CORE_MAP},
+    "evaluate": {"teacher": TEACHER, "student": STUDENT, "core_map": CORE_MAP},
+}
+"""Stage to (option that names a file, that file's name in a run folder)."""

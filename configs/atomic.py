@@ -1,0 +1,70 @@
+"""Files that are either whole or absent: written beside their place, flushed to disk, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from configs.errors import UserError
+
+
+def no_space(path: Path, error: OSError) -> UserError:
+    """Return the error that a full disk gives, for ``path``."""
+    return UserError(
+        f"{path}: no space left on the disk ({error.strerror or error})",
+        "free some space or choose another folder, then run the same command with --resume",
+    )
+
+
+def is_no_space(error: OSError) -> bool:
+    """Return True where ``error`` means a full disk, an exhausted quota or a file at its size limit."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path in ``path``'s folder; on success flush it and rename it to ``path``.
+
+    On any exception the temporary file is removed and ``path`` is left as it was.
+
+    Raises:
+        UserError: the disk is full.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        # Some writers make private files; an artefact has the permissions that the user's umask gives.
+        temporary.chmod(0o666 & ~_umask())
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, path)
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if is_no_space(error):
+            raise no_space(path, error) from error
+        raise
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` to ``path`` atomically, as UTF-8."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

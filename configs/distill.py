@@ -1,0 +1,82 @@
+"""Options of ``spikestill distill``."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from configs.errors import UserError, nearest
+from configs.teach import check_range
+
+ARCHITECTURE_NAMES = ("1chip", "2chip", "4chip", "8chip")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistillConfig:
+    """Train a binary-activation, ternary-weight student on a buffer of Q-values (McKinstry 2018, 2.4 and 3)."""
+
+    buffer: Path = Path("buffer.h5")
+    """The HDF5 buffer that ``record`` wrote."""
+    architecture: str = "1chip"
+    """Net of Table 1: ``1chip``, ``2chip``, ``4chip`` or ``8chip``."""
+    loss: Literal["kl", "nll", "mse"] = "kl"
+    """Kullback-Leibler divergence, negative log likelihood of the argmax, or squared error of Q (Rusu 2015)."""
+    temperature: float = 0.01
+    """Tau of the teacher's softmax for ``kl``, in units of Q, > 0; 0.01 is the paper's best."""
+    logit_scale: float = 16.0
+    """Factor from mean votes (0..1) to the student's logits, > 0."""
+    steps: int = 7_000
+    """Batches to train on, 1..1e9."""
+    batch_size: int = 128
+    """Frames a batch, 2..65536."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """``adam``, or ``sgd`` with momentum 0.9 (the paper's, with learning rate 20)."""
+    learning_rate: float = 1e-2
+    """Step size on the shadow weights at the start, > 0."""
+    learning_rate_final: float = 1e-4
+    """Step size at the end of its cosine decay, > 0; equal to ``learning_rate``: constant."""
+    first_inputs: int = 4
+    """Inputs that a neuron of the first layer begins with, its thresholds set by the data; 0: all (the paper's)."""
+    later_inputs: int = 1
+    """Inputs that a neuron of a later layer begins with, 0..128; 0: all, shadow weights uniform (the paper's)."""
+    hysteresis: float = 0.1
+    """Half-width of the band around +-0.5 in which a ternary weight keeps its value, 0..0.5 (Esser 2016)."""
+    sparsity: float = 1e-4
+    """Weight of the mean firing rate, summed over the layers, in the loss, >= 0."""
+    validation: float = 0.02
+    """Share of the buffer, its last steps, kept for validation, 0..0.5."""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """Format of the products after the first layer; sums of spikes are exact in both. auto: bf16 if native."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the training runs."""
+    log_steps: int = 250
+    """Batches between two lines of the learning curve, >= 1."""
+    checkpoint_minutes: float = 5.0
+    """Wall-clock minutes between checkpoints, > 0."""
+    seed: int = 0
+    """Seed of the initial weights and of the batches, >= 0."""
+
+    def __post_init__(self) -> None:
+        if self.architecture not in ARCHITECTURE_NAMES:
+            raise UserError(
+                f"unknown architecture {self.architecture!r}; known: {', '.join(ARCHITECTURE_NAMES)}",
+                f"did you mean {nearest(self.architecture, ARCHITECTURE_NAMES)!r}",
+            )
+        for field, low, high in (
+            ("temperature", 1e-9, 1e9),
+            ("logit_scale", 1e-9, 1e9),
+            ("steps", 1, 1e9),
+            ("batch_size", 2, 65536),
+            ("learning_rate", 1e-12, 1e6),
+            ("learning_rate_final", 1e-12, 1e6),
+            ("first_inputs", 0, 256),
+            ("later_inputs", 0, 128),
+            ("hysteresis", 0, 0.5),
+            ("sparsity", 0, 1e6),
+            ("validation", 0, 0.5),
+            ("log_steps", 1, 1e9),
+            ("checkpoint_minutes", 1e-3, 1e5),
+            ("seed", 0, 2**31 - 1),
+        ):
+            check_range(self, field, low, high)

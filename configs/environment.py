@@ -1,0 +1,49 @@
+"""Options of the Atari environment, shared by every stage that plays."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from configs.errors import UserError, nearest
+
+# The ten games of McKinstry 2018, in ale-py's snake case.
+GAMES = (
+    "beam_rider", "breakout", "enduro", "freeway", "ms_pacman",
+    "pong", "qbert", "riverraid", "seaquest", "space_invaders",
+)  # fmt: skip
+
+
+def check_game(game: str) -> str:
+    """Return ``game`` in snake case.
+
+    Raises:
+        UserError: it is not one of :data:`GAMES`; the nearest one is named.
+    """
+    if game not in GAMES:
+        raise UserError(
+            f"unknown game {game!r}; known: {', '.join(GAMES)}", f"did you mean {nearest(game, GAMES)!r}"
+        )
+    return game
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EnvironmentConfig:
+    """One Atari game as the agent meets it (Mnih 2015, Methods; Machado 2018 for sticky actions)."""
+
+    game: str = "pong"
+    """Game in snake case, one of the ten of McKinstry 2018."""
+    frame_skip: int = 4
+    """Emulator frames per decision, 1..16; the last two are max-pooled."""
+    sticky: float = 0.0
+    """Probability that the emulator repeats the last action, 0..1; 0 is the paper's."""
+    noop_max: int = 30
+    """Most no-op actions at the start of a game, 0..100."""
+
+    def __post_init__(self) -> None:
+        check_game(self.game)
+        if not 1 <= self.frame_skip <= 16:
+            raise UserError(f"frame_skip is {self.frame_skip}, its range is 1..16", "give 4, the paper's")
+        if not 0.0 <= self.sticky <= 1.0:
+            raise UserError(f"sticky is {self.sticky}, its range is 0..1", "give 0 or 0.25")
+        if not 0 <= self.noop_max <= 100:
+            raise UserError(f"noop_max is {self.noop_max}, its range is 0..100", "give 30, the paper's")

@@ -1,0 +1,28 @@
+"""The one exception type that means: what the user asked for cannot be done, and here is what can."""
+
+from __future__ import annotations
+
+
+class UserError(ValueError):
+    """A fault in what the user gave (a file, an option, a machine), not in the program.
+
+    The command line prints it as one line with exit status 1. The message names the object, its
+    actual value, the limit it broke and the remedy.
+
+    Args:
+        what: the object and what is wrong with it, with the actual value and the limit.
+        remedy: what the user can do, an imperative sentence without a full stop.
+    """
+
+    def __init__(self, what: str, remedy: str | None = None) -> None:
+        self.what = what
+        self.remedy = remedy
+        super().__init__(what if remedy is None else f"{what}. {remedy[0].upper()}{remedy[1:]}.")
+
+
+def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
+    """Return the entry of ``known`` that is closest to ``name``, for error messages."""
+    import difflib
+
+    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+    return matches[0] if matches else ""

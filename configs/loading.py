@@ -1,0 +1,377 @@
+"""Typed options: a frozen dataclass defines a command's options; YAML comes first, dotted flags second.
+
+The dataclass gives the names, types, defaults and, by the docstring under each field, the help. Nested
+dataclasses give dotted names (``environment.game``). Types: bool, int, float, str, Path, Literal,
+``X | None``, ``tuple[X, ...]``, ``list[X]`` and nested dataclasses.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from configs.errors import UserError, nearest
+
+Config = TypeVar("Config")
+RECIPES = Path(__file__).resolve().parent / "recipes"
+TRUE, FALSE, NULL = ("true", "yes", "on"), ("false", "no", "off"), ("null", "none", "~", "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One option of a command: its dotted name, type, default (MISSING if none) and help."""
+
+    name: str
+    type: Any
+    default: Any
+    doc: str
+
+
+def field_docs(config_class: type) -> dict[str, str]:
+    """Return the docstring under each field of a dataclass, on one line."""
+    docs: dict[str, str] = {}
+    for owner in reversed(config_class.__mro__):
+        if not dataclasses.is_dataclass(owner):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for statement, after in zip(body.body, body.body[1:], strict=False):
+            if (
+                isinstance(statement, ast.AnnAssign)
+                and isinstance(statement.target, ast.Name)
+                and isinstance(after, ast.Expr)
+                and isinstance(after.value, ast.Constant)
+            ):
+                docs[statement.target.id] = " ".join(str(after.value.value).split())
+    return docs
+
+
+def field_types(config_class: type) -> dict[str, Any]:
+    """Return the resolved annotation of each field."""
+    hints = typing.get_type_hints(config_class)
+    return {field.name: hints[field.name] for field in dataclasses.fields(config_class)}
+
+
+def nested_class(annotation: Any) -> type | None:
+    """Return the dataclass that ``annotation`` (``X`` or ``X | None``) names, None if it names none."""
+    for member in _members(annotation):
+        if isinstance(member, type) and dataclasses.is_dataclass(member):
+            return member
+    return None
+
+
+def options(config_class: type, prefix: str = "") -> list[Option]:
+    """Return every option of a command, nested ones by dotted names, in order of definition."""
+    docs, found = field_docs(config_class), []
+    for field in dataclasses.fields(config_class):
+        annotation = field_types(config_class)[field.name]
+        inner = nested_class(annotation)
+        if inner is None:
+            found.append(Option(prefix + field.name, annotation, _default(field), docs.get(field.name, "")))
+            continue
+        base = _default(field)
+        given = plain(base) if dataclasses.is_dataclass(base) else {}
+        for option in options(inner, f"{prefix}{field.name}."):
+            found.append(dataclasses.replace(option, default=_at(given, option, f"{prefix}{field.name}.")))
+    return found
+
+
+def _at(values: Mapping[str, Any], option: Option, prefix: str) -> Any:
+    value: Any = values
+    for part in option.name[len(prefix) :].split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return option.default
+        value = value[part]
+    return value
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return dataclasses.MISSING
+
+
+def plain(config: Any) -> Any:
+    """Return a config as mappings, lists and scalars that YAML and JSON hold."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return {field.name: plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    if isinstance(config, Mapping):
+        return {key: plain(value) for key, value in config.items()}
+    if isinstance(config, list | tuple):
+        return [plain(value) for value in config]
+    return str(config) if isinstance(config, Path) else config
+
+
+def to_yaml(config: Any) -> str:
+    """Return a config as YAML that :func:`load` reads back to an equal config."""
+    import yaml
+
+    return yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True)
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``values`` with dotted keys turned into nested mappings; later keys win."""
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        head, _, rest = str(key).partition(".")
+        inner = nested({rest: value}) if rest else nested(value) if isinstance(value, Mapping) else value
+        result = overlaid(result, {head: inner})
+    return result
+
+
+def overlaid(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested ``base`` with the values of nested ``over`` in the place of its own."""
+    result = dict(base)
+    for key, value in over.items():
+        old = result.get(key)
+        result[key] = (
+            overlaid(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+        )
+    return result
+
+
+def build(config_class: type[Config], values: Mapping[str, Any], where: str = "") -> Config:
+    """Return the config that ``values`` give over the defaults.
+
+    Args:
+        config_class: a frozen dataclass.
+        values: nested mappings; scalars may be strings, as flags give them.
+        where: the dotted name of this config inside the whole, with a dot at the end, for messages.
+
+    Raises:
+        UserError: an unknown key (the nearest known one is named), a value of the wrong type, a missing
+            required value, or whatever the config's own checks refuse.
+    """
+    known = field_types(config_class)
+    for name in values:
+        if name not in known:
+            raise unknown(
+                f"{where}{name}", [where + option.name for option in options(config_class)], "option"
+            )
+    arguments: dict[str, Any] = {}
+    for field in dataclasses.fields(config_class):  # type: ignore[arg-type]
+        name, inner, default = field.name, nested_class(known[field.name]), _default(field)
+        full = f"{where}{name}"
+        if name not in values:
+            if default is dataclasses.MISSING:
+                raise UserError(f"--{full} is missing and has no default", f"give --{full} VALUE")
+            arguments[name] = default
+        elif not isinstance(values[name], Mapping):
+            if inner is not None and values[name] is not None:
+                first = f"{full}.{dataclasses.fields(inner)[0].name}"
+                raise UserError(
+                    f"{full} is a group of options, not {values[name]!r}", f"give --{first} VALUE"
+                )
+            arguments[name] = convert(values[name], known[name], full)
+        elif inner is None:
+            first = next(iter(values[name]), "")
+            raise UserError(f"{full} is one value, there is no {full}.{first}", f"give --{full} VALUE")
+        else:
+            base = plain(default) if dataclasses.is_dataclass(default) else {}
+            arguments[name] = build(inner, overlaid(base, values[name]), f"{full}.")
+    return config_class(**arguments)
+
+
+def convert(value: Any, annotation: Any, name: str) -> Any:
+    """Return ``value`` (from YAML or a flag) as ``annotation`` asks.
+
+    Raises:
+        UserError: it is not such a value.
+    """
+    members = _members(annotation)
+    if value is None or (isinstance(value, str) and value.lower() in NULL and type(None) in members):
+        if type(None) in members:
+            return None
+        raise _wrong(name, value, annotation)
+    for member in members:
+        if member is type(None):
+            continue
+        try:
+            return _convert(value, member, name)
+        except (ValueError, TypeError) as error:
+            if isinstance(error, UserError):
+                raise
+    raise _wrong(name, value, annotation)
+
+
+def _convert(value: Any, annotation: Any, name: str) -> Any:
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Literal:
+        for choice in arguments:
+            if str(value).lower() == str(choice).lower():
+                return choice
+        shown = [str(choice) for choice in arguments]
+        raise UserError(
+            f"--{name} is {value!r}; known: {', '.join(shown)}",
+            f"did you mean {nearest(str(value), shown)!r}",
+        )
+    if origin in (tuple, list):
+        items = _items(value)
+        if origin is tuple and arguments[-1] is not Ellipsis:
+            if len(items) != len(arguments):
+                raise UserError(
+                    f"--{name} has {len(items)} values, {len(arguments)} wanted", f"give {len(arguments)}"
+                )
+            return tuple(convert(item, kind, name) for item, kind in zip(items, arguments, strict=True))
+        return origin(convert(item, arguments[0], name) for item in items)
+    if annotation is bool:
+        if isinstance(value, bool):
+            return value
+        if str(value).lower() in TRUE + FALSE:
+            return str(value).lower() in TRUE
+        raise TypeError
+    if annotation in (int, float):
+        if isinstance(value, bool):
+            raise TypeError
+        number = float(value)
+        if annotation is float:
+            return number
+        if isinstance(value, str) and value.lstrip("+-").replace("_", "").isdecimal():
+            return int(value)
+        if number != int(number):
+            raise ValueError
+        return value if isinstance(value, int) else int(number)
+    if annotation is Path:
+        return Path(str(value)).expanduser()
+    if annotation is str:
+        if isinstance(value, list | tuple | Mapping):
+            raise TypeError
+        return str(value)
+    if isinstance(annotation, type) and isinstance(value, annotation):
+        return value
+    raise TypeError
+
+
+def _items(value: Any) -> list[Any]:
+    if isinstance(value, list | tuple):
+        return list(value)
+    text = str(value).strip()
+    if text[:1] in "[(" and text[-1:] in "])":
+        text = text[1:-1]
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return typing.get_args(annotation)
+    return (annotation,)
+
+
+def type_name(annotation: Any) -> str:
+    """Return what a value of ``annotation`` is called in help and errors."""
+    words = []
+    for member in _members(annotation):
+        origin, arguments = typing.get_origin(member), typing.get_args(member)
+        if member is type(None):
+            words.append("null")
+        elif origin is Literal:
+            words.append("|".join(str(choice) for choice in arguments))
+        elif origin in (tuple, list):
+            inner = type_name(arguments[0])
+            words.append(f"{inner},..." if "|" not in inner else f"[{inner}],...")
+        else:
+            words.append({str: "text", Path: "path", bool: "true|false"}.get(member, member.__name__))
+    return " or ".join(words)
+
+
+def _wrong(name: str, value: Any, annotation: Any) -> UserError:
+    return UserError(f"--{name} is {value!r}, {type_name(annotation)} wanted", f"give --{name} such a value")
+
+
+def unknown(name: str, known: Sequence[str], kind: str) -> UserError:
+    """Return the error for a name that is not ``known``; it names the nearest one."""
+    # Compared by last component first: `--gmae` should find `environment.game`.
+    tails = {entry.rpartition(".")[2]: entry for entry in reversed(known)}
+    near = nearest(name, [*known])
+    tail = nearest(name.rpartition(".")[2], list(tails))
+    if tail and _likeness(name.rpartition(".")[2], tail) > _likeness(name, near):
+        near = tails[tail]
+    dashes = "--" if kind == "option" else ""
+    remedy = f"did you mean {dashes}{near}" if near else "there is none here"
+    return UserError(f"unknown {kind} {dashes}{name}", remedy)
+
+
+def _likeness(a: str, b: str) -> float:
+    import difflib
+
+    return difflib.SequenceMatcher(None, a, b).ratio()
+
+
+def find_recipe(name: str) -> Path:
+    """Return the path of a recipe: a file, or the name of one that is shipped (``demo``).
+
+    Raises:
+        UserError: there is neither.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    shipped = {entry.stem: entry for entry in sorted(RECIPES.glob("*.yaml"))}
+    if path.name == name and path.stem in shipped:
+        return shipped[path.stem]
+    if path.parent == Path("configs/recipes") and path.stem in shipped:
+        return shipped[path.stem]
+    raise UserError(
+        f"{name}: no such recipe; shipped: {', '.join(shipped)}",
+        f"did you mean {nearest(path.stem, list(shipped))!r}",
+    )
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """Return what a YAML recipe says.
+
+    Raises:
+        UserError: it cannot be read, is not YAML, or is not a mapping.
+    """
+    import yaml
+
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not YAML ({' '.join(str(error).split())})", "correct the file") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise UserError(
+            f"{path}: holds a {type(values).__name__}, a mapping of options wanted", "correct the file"
+        )
+    return values
+
+
+def load(config_class: type[Config], recipe: Path | None, flags: Mapping[str, Any]) -> Config:
+    """Return a command's config: defaults, then the recipe, then ``flags`` by dotted name.
+
+    Raises:
+        UserError: see :func:`build` and :func:`read_recipe`.
+    """
+    values: dict[str, Any] = {}
+    if recipe is not None:
+        values = nested(read_recipe(recipe))
+        try:
+            build(config_class, values)
+        except UserError as error:
+            if "is missing and has no default" not in error.what:  # a flag may still give it
+                raise UserError(f"{recipe}: {error.what}", error.remedy) from error
+    return build(config_class, overlaid(values, nested(flags)))
+
+
+def to_flag(value: Any) -> str:
+    """Return a default as a flag would give it, '' where there is none."""
+    if value is dataclasses.MISSING:
+        return ""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return ",".join(to_flag(item) for item in value) or "[]"
+    return str(value)

@@ -1,0 +1,94 @@
+"""Options of ``spikestill run``, ``inspect`` and ``doctor``."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, ClassVar
+
+from configs.artefacts import GAME, INPUTS
+from configs.distill import DistillConfig
+from configs.environment import EnvironmentConfig
+from configs.errors import UserError
+from configs.mapping import MapConfig
+from configs.play import EvaluateConfig, PlayConfig
+from configs.record import RecordConfig
+from configs.verify import VerifyConfig
+
+STAGES = ("record", "distill", "map", "verify", "play", "evaluate")
+PLAYING = ("record", "play", "evaluate")
+
+
+def _wired(stage: str) -> tuple[str, ...]:
+    """Return the options of a stage that the pipeline sets."""
+    return (
+        *INPUTS[stage],
+        *(("environment",) if stage in PLAYING else ()),
+        *(("record",) if stage == "play" else ()),
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Record, distill, map, verify, play, evaluate, report: each stage is skipped while it is up to date."""
+
+    environment: EnvironmentConfig = dataclasses.field(default_factory=EnvironmentConfig)
+    """The game, for every stage."""
+    teacher: Path | None = None
+    """Teacher file; None: the zoo's for the game."""
+    record: RecordConfig = dataclasses.field(default_factory=RecordConfig)
+    """Options of the buffer."""
+    distill: DistillConfig = dataclasses.field(default_factory=DistillConfig)
+    """Options of the student's training."""
+    map: MapConfig = dataclasses.field(default_factory=MapConfig)
+    """Options of the mapping."""
+    verify: VerifyConfig = dataclasses.field(default_factory=VerifyConfig)
+    """Options of the parity ladder."""
+    play: PlayConfig = dataclasses.field(default_factory=PlayConfig)
+    """Options of the real-time game."""
+    evaluate: EvaluateConfig = dataclasses.field(default_factory=EvaluateConfig)
+    """Options of the score."""
+
+    HIDDEN: ClassVar[tuple[str, ...]] = tuple(f"{stage}.{name}" for stage in STAGES for name in _wired(stage))
+    """Options that the pipeline sets, and so are not the user's."""
+
+    def __post_init__(self) -> None:
+        for stage in STAGES:
+            given = getattr(self, stage)
+            default = type(given)()
+            for name in _wired(stage):
+                if getattr(given, name) != getattr(default, name):
+                    theirs = f"--{name}" if name in ("environment", "teacher") else "another --run_dir"
+                    raise UserError(
+                        f"{stage}.{name} is {getattr(given, name)}, but the pipeline sets it",
+                        f"leave it away, or give {theirs}",
+                    )
+
+    def stage(self, name: str, run_dir: Path, teacher: Path) -> Any:
+        """Return the config of a stage with its files in ``run_dir``."""
+        wired: dict[str, Any] = {
+            option: run_dir / file if option != "teacher" else teacher
+            for option, file in INPUTS[name].items()
+        }
+        if name in PLAYING:
+            wired["environment"] = self.environment
+        if name == "play":
+            wired["record"] = run_dir / GAME
+        if name == "map":
+            wired["student"] = str(wired["student"])
+        return dataclasses.replace(getattr(self, name), **wired)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InspectConfig:
+    """The kind of an artefact is read from the file itself."""
+
+    path: Path
+    """Teacher or student (safetensors), buffer or core map (HDF5)."""
+    html: Path | None = None
+    """Page with pictures to write; None: only the table."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DoctorConfig:
+    """Nothing is changed on the machine."""

@@ -1,0 +1,99 @@
+"""Where an artefact comes from: the resolved config, commit, seed, versions and its parents' hashes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("spikestill", "torch", "numpy", "ale-py", "h5py", "numba", "safetensors", "lava-nc")
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of the file at ``path`` as 64 hexadecimal digits."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def git_commit() -> str:
+    """Return the commit of the source tree, with ``+dirty`` where it has changes; '' outside a checkout."""
+    root = Path(__file__).resolve().parent.parent
+    try:
+        run = subprocess.run(
+            ["git", "-C", str(root), "describe", "--always", "--abbrev=12", "--dirty=+dirty"],
+            capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return run.stdout.strip()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that can change an artefact's content."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Provenance:
+    """The record that every artefact carries.
+
+    Attributes:
+        config: the resolved configuration of the stage, as plain JSON values.
+        seed: the seed of the run.
+        commit: the git commit of the code, ``+dirty`` appended where it had changes, '' if unknown.
+        versions: package name to version.
+        parents: role (``teacher``, ``buffer``, ``student``) to the SHA-256 of that file.
+        created: UTC time, ISO 8601.
+    """
+
+    config: Mapping[str, Any]
+    seed: int
+    commit: str
+    versions: Mapping[str, str]
+    parents: Mapping[str, str]
+    created: str
+
+    @staticmethod
+    def of(config: Any, seed: int, parents: Mapping[str, Path] | None = None) -> Provenance:
+        """Return the provenance of a run, now: ``config`` is a dataclass or a mapping."""
+        plain = dataclasses.asdict(config) if dataclasses.is_dataclass(config) else dict(config)  # type: ignore[arg-type]
+        return Provenance(
+            config=json.loads(json.dumps(plain, default=str)),
+            seed=seed,
+            commit=git_commit(),
+            versions=versions(),
+            parents={role: file_sha256(Path(path)) for role, path in (parents or {}).items()},
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        )
+
+    def to_json(self) -> str:
+        """Return the record as a JSON object."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> Provenance:
+        """Return the record that :meth:`to_json` wrote.
+
+        Raises:
+            ValueError: ``text`` is not such a record.
+        """
+        try:
+            return Provenance(**json.loads(text))
+        except (TypeError, json.JSONDecodeError) as error:
+            raise ValueError(f"not a provenance record: {error}") from error

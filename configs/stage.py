@@ -1,0 +1,67 @@
+"""What every stage returns, and how it hears that the user wants to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class StageResult:
+    """The outcome of ``run(config, run_dir)``.
+
+    Attributes:
+        artefact: the file that the stage wrote.
+        summary: plain JSON values; what ``--json`` prints.
+        finished: False where the user interrupted it: the checkpoint is on disk, ``--resume`` goes on.
+    """
+
+    artefact: Path
+    summary: Mapping[str, Any]
+    finished: bool = True
+
+
+class StopRequest:
+    """True once the user asked to stop (Ctrl-C or SIGTERM); a loop checks it between two steps."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def __bool__(self) -> bool:
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """Ask for a stop."""
+        self._event.set()
+
+
+@contextlib.contextmanager
+def stop_on_signal() -> Iterator[StopRequest]:
+    """Turn the first SIGINT or SIGTERM into a :class:`StopRequest`; a second one interrupts at once.
+
+    Outside the main thread signals cannot be caught, and the request then never comes.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if request:
+            raise KeyboardInterrupt
+        request.set()
+        print("stopping after this step and saving; press Ctrl-C again to stop at once", file=sys.stderr)
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield request
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,126 @@
+"""Options of ``spikestill teach``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from configs.environment import EnvironmentConfig
+from configs.errors import UserError
+
+
+def check_range(owner: object, field: str, low: float, high: float) -> None:
+    """Raise UserError unless ``low <= owner.field <= high``."""
+    value = getattr(owner, field)
+    if not low <= value <= high:
+        raise UserError(
+            f"{type(owner).__name__}.{field} is {value}, its range is {low:g}..{high:g}",
+            f"give --{field} a value in that range",
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TeachConfig:
+    """Double DQN on one Atari game (van Hasselt 2016); periods count agent steps of all environments."""
+
+    environment: EnvironmentConfig = dataclasses.field(default_factory=EnvironmentConfig)
+    """The game."""
+    steps: int = 1_200_000
+    """Agent steps to train for (a step is ``frame_skip`` emulator frames), 1..1e9."""
+    num_envs: int = 32
+    """Environments stepped together, 1..1024."""
+    replay_capacity: int = 400_000
+    """Frames that the replay holds, 1..1e7; 7,056 bytes each."""
+    replay_start: int = 10_000
+    """Agent steps taken before the first update, >= 1; actions are random until then."""
+    update_period: int = 16
+    """Agent steps per gradient update, 1..1024; it divides ``num_envs`` or is a multiple of it."""
+    batch_size: int = 128
+    """Transitions per update, 1..65536."""
+    n_step: int = 3
+    """Rewards summed before bootstrapping, 1..32; 1 is the paper's (Sutton 1988 for n-step returns)."""
+    discount: float = 0.99
+    """Discount of one agent step, 0..1."""
+    priority_exponent: float = 0.5
+    """Alpha of proportional prioritised replay (Schaul 2016), 0..1; 0 samples uniformly."""
+    priority_correction: float = 0.4
+    """Beta at the start, raised linearly to 1 at the end, 0..1."""
+    target_period: int = 4_000
+    """Agent steps between copies of the online network to the target network, >= 1."""
+    optimizer: Literal["adam", "rmsprop"] = "adam"
+    """``adam`` (Kingma 2015) or ``rmsprop``, centred with decay 0.95 (Mnih 2015)."""
+    learning_rate: float = 2.5e-4
+    """Step size of the optimiser, > 0. Adam at 2.5e-4 without ``center_pixels`` kills conv1's ReLUs in Pong."""
+    learning_rate_final: float = 2e-5
+    """Step size at the end; it falls linearly over the last third of the training, > 0."""
+    optimizer_epsilon: float = 1e-5
+    """Epsilon in the optimiser's denominator, > 0."""
+    center_pixels: bool = True
+    """Train on pixels less their mean; folded into conv1's bias when the teacher is saved."""
+    max_gradient_norm: float = 10.0
+    """Gradients are scaled down to this L2 norm, >= 0; 0: never."""
+    epsilon_final: float = 0.03
+    """Exploration rate after the decay, 0..1; it starts at 1."""
+    epsilon_steps: int = 150_000
+    """Agent steps over which the exploration rate falls linearly, >= 1."""
+    life_loss_terminal: bool = True
+    """End the return (not the game) where a life is lost, as DQN does."""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """Format of convolutions and products; the last layer and the masters are fp32. auto: bf16 if native."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the network runs."""
+    threads: int = 0
+    """Gradient threads on a CPU, each taking a share of the batch; 0: one per core."""
+    segment_steps: int = 400_000
+    """Agent steps after which all games restart with a new seed, which bounds what a resume replays."""
+    checkpoint_minutes: float = 10.0
+    """Wall-clock minutes between checkpoints, > 0."""
+    seed: int = 0
+    """Seed of weights, exploration, replay and games, >= 0."""
+
+    def __post_init__(self) -> None:
+        for field, low, high in (
+            ("steps", 1, 1e9),
+            ("num_envs", 1, 1024),
+            ("replay_capacity", 1, 1e7),
+            ("replay_start", 1, 1e9),
+            ("update_period", 1, 1024),
+            ("batch_size", 1, 65536),
+            ("n_step", 1, 32),
+            ("discount", 0, 1),
+            ("priority_exponent", 0, 1),
+            ("priority_correction", 0, 1),
+            ("target_period", 1, 1e9),
+            ("learning_rate", 1e-12, 1e3),
+            ("learning_rate_final", 1e-12, 1e3),
+            ("optimizer_epsilon", 1e-30, 1e3),
+            ("max_gradient_norm", 0, 1e9),
+            ("epsilon_final", 0, 1),
+            ("epsilon_steps", 1, 1e9),
+            ("threads", 0, 1024),
+            ("segment_steps", 1, 1e9),
+            ("checkpoint_minutes", 1e-3, 1e5),
+            ("seed", 0, 2**31 - 1),
+        ):
+            check_range(self, field, low, high)
+        if self.num_envs % self.update_period and self.update_period % self.num_envs:
+            raise UserError(
+                f"update_period {self.update_period} neither divides num_envs {self.num_envs} nor is a multiple of it",
+                "give an update_period that does",
+            )
+        if self.replay_capacity // self.num_envs < 64 + self.n_step:
+            raise UserError(
+                f"replay_capacity {self.replay_capacity} leaves {self.replay_capacity // self.num_envs} frames "
+                f"for each of {self.num_envs} environments, at least {64 + self.n_step} wanted",
+                "raise replay_capacity or lower num_envs",
+            )
+
+    @property
+    def vector_steps_per_round(self) -> int:
+        """Vector steps of acting in one round."""
+        return max(1, self.update_period // self.num_envs)
+
+    @property
+    def updates_per_round(self) -> int:
+        """Gradient updates in one round."""
+        return max(1, self.num_envs // self.update_period)

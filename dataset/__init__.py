@@ -1,0 +1,5 @@
+"""The teacher's play as a buffer of frames and Q-values: the HDF5 format, its recorder and its reader.
+
+``dataset.recorder.run`` writes a buffer, ``dataset.reader.BufferReader`` reads one, ``dataset.format``
+defines the file (docs/dataset.md), ``dataset.journal`` makes its flushes all-or-nothing.
+"""

@@ -1,0 +1,446 @@
+"""The buffer's HDF5 format, written and read; docs/dataset.md describes it for other programs.
+
+Rows are vector steps, columns are streams: entry (t, e) is step t of stream e, and the steps of a stream
+follow each other in its column. Axis suffixes: T rows, N streams, A actions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from configs.atomic import is_no_space, no_space
+from configs.environment import GAMES
+from configs.errors import UserError
+from configs.provenance import Provenance
+from dataset.journal import JournaledFile, in_use, recover
+
+SCHEMA = "spikestill.buffer"
+VERSION = 1
+SIDE = 84
+PIXELS = SIDE * SIDE
+CHUNK_ROWS = 32
+MAX_STREAMS = 1024
+MAX_ACTIONS = 18
+REMEDY = "give a buffer that `spikestill record` wrote"
+FLAGS = ("terminated", "truncated", "start", "valid")
+
+
+@dataclasses.dataclass(frozen=True)
+class Header:
+    """What holds for a whole buffer.
+
+    Attributes:
+        game: the game in snake case.
+        action_names: A names, e.g. ``("NOOP", "FIRE")``; their positions are the action numbers.
+        streams: N, games played side by side.
+        provenance: config, seed, commit, versions, and the teacher's hash under parent ``teacher``.
+        sessions: first row of each recording session; every stream starts a new game there.
+    """
+
+    game: str
+    action_names: tuple[str, ...]
+    streams: int
+    provenance: Provenance
+    sessions: tuple[int, ...] = (0,)
+
+    @property
+    def actions(self) -> int:
+        """A, the number of actions."""
+        return len(self.action_names)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Steps:
+    """All of some rows but their frames.
+
+    Attributes:
+        q_values: float32 (T, N, A), the teacher's, finite.
+        action: uint8 (T, N), what was played, 0..A-1.
+        reward: float32 (T, N), raw score that the action earned.
+        terminated, truncated: bool (T, N), the game ended with this action.
+        start: bool (T, N), first observation of a game: the older three of its stack are zero.
+        valid: bool (T, N); False where the game had ended, so that the action was ignored.
+    """
+
+    q_values: npt.NDArray[np.float32]
+    action: npt.NDArray[np.uint8]
+    reward: npt.NDArray[np.float32]
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
+    start: npt.NDArray[np.bool_]
+    valid: npt.NDArray[np.bool_]
+
+    @staticmethod
+    def empty(rows: int, streams: int, actions: int) -> Steps:
+        """Return uninitialised steps."""
+        shape = (rows, streams)
+        flags = (np.empty(shape, np.bool_) for _ in FLAGS)
+        action, reward = np.empty(shape, np.uint8), np.empty(shape, np.float32)
+        return Steps(np.empty((*shape, actions), np.float32), action, reward, *flags)
+
+    def first(self, rows: int) -> Steps:
+        """Return the first ``rows`` rows."""
+        return Steps(*(getattr(self, field.name)[:rows] for field in dataclasses.fields(self)))
+
+
+def game_returns(steps: Steps) -> list[float]:
+    """Return the raw score of every game that ended within the rows, stream after stream."""
+    returns: list[float] = []
+    over = (steps.terminated | steps.truncated) & steps.valid
+    for stream in range(steps.start.shape[1]):
+        total = np.cumsum(steps.reward[:, stream], dtype=np.float64)
+        starts = np.flatnonzero(steps.start[:, stream])
+        for end in np.flatnonzero(over[:, stream]):
+            first = starts[np.searchsorted(starts, end, side="right") - 1]
+            returns.append(float(total[end] - (total[first - 1] if first else 0.0)))
+    return returns
+
+
+def _columns(streams: int, actions: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return dataset name to (stored dtype, shape after T) of all but the frames."""
+    one = (streams,)
+    stored = {"q_values": ("<f4", (streams, actions)), "action": ("|u1", one), "reward": ("<f4", one)}
+    return stored | {name: ("|u1", one) for name in FLAGS}
+
+
+class BufferWriter:
+    """A buffer open for appending; what :meth:`commit` did not commit is lost on a kill, nothing else is.
+
+    Used by one thread at a time. Use :meth:`create` or :meth:`append`.
+
+    Attributes:
+        header: what holds for the whole buffer.
+        rows: T so far, committed or not.
+    """
+
+    def __init__(self, journaled: JournaledFile, file: h5py.File, header: Header, level: int) -> None:
+        self._journaled, self._file, self.header, self._level = journaled, file, header, level
+        self.rows = int(file["frames"].shape[0])
+
+    @classmethod
+    def create(cls, path: Path, header: Header, level: int = 1) -> BufferWriter:
+        """Start a new buffer at ``path``, in place of what is there.
+
+        Args:
+            path: the file.
+            header: what holds for the whole buffer.
+            level: Deflate level, 1..9.
+
+        Raises:
+            UserError: the disk is full, or another process writes the file.
+        """
+        with _disk(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            journaled = JournaledFile(path, create=True)
+        try:
+            # HDF5 1.8's format: it has no "open for writing" mark, which a kill would leave behind.
+            file = h5py.File(journaled, "w", libver=("v108", "v108"))
+            file.attrs.update(schema=SCHEMA, version=VERSION, game=header.game)
+            file.attrs["action_names"] = json.dumps(header.action_names)
+            file.attrs["provenance"] = header.provenance.to_json()
+            n = header.streams
+            # SIDE x SIDE per frame; gzip is HDF5's name for Deflate in a zlib wrapper.
+            file.create_dataset(
+                "frames", (0, n, SIDE, SIDE), "|u1", maxshape=(None, n, SIDE, SIDE),
+                chunks=(CHUNK_ROWS, 1, SIDE, SIDE), compression="gzip", compression_opts=level,
+            )  # fmt: skip
+            for name, (dtype, shape) in _columns(n, header.actions).items():
+                file.create_dataset(
+                    name, (0, *shape), dtype, maxshape=(None, *shape), chunks=(CHUNK_ROWS, *shape),
+                    compression="gzip", compression_opts=level, shuffle=dtype == "<f4",
+                )  # fmt: skip
+            writer = cls(journaled, file, header, level)
+            writer._set_sessions(header.sessions)
+            writer.commit()
+            return writer
+        except BaseException as error:
+            journaled.failure = journaled.failure or OSError("not created")
+            journaled.close()
+            if isinstance(error, OSError) and is_no_space(error):
+                raise no_space(path, error) from error
+            raise
+
+    @classmethod
+    def append(cls, path: Path, level: int = 1) -> BufferWriter:
+        """Open the buffer at ``path`` for more rows, as a new session.
+
+        Raises:
+            UserError: it cannot be read, is not ours, or another process writes it.
+        """
+        recover(path)
+        with BufferFile(path) as existing:
+            header = existing.header
+        journaled = JournaledFile(path, create=False)
+        file = h5py.File(journaled, "r+", libver=("v108", "v108"))
+        writer = cls(journaled, file, header, level)
+        if writer.rows and writer.rows != header.sessions[-1]:
+            writer._set_sessions((*header.sessions, writer.rows))
+        return writer
+
+    def _set_sessions(self, sessions: tuple[int, ...]) -> None:
+        self.header = dataclasses.replace(self.header, sessions=sessions)
+        self._file.attrs["sessions"] = np.array(sessions, "<i8")
+
+    def room(self) -> int:
+        """Return how many rows fit into the current chunk, 1..CHUNK_ROWS: what :meth:`write` takes."""
+        return CHUNK_ROWS - self.rows % CHUNK_ROWS
+
+    def write(self, frames_NTP: npt.NDArray[np.uint8], steps: Steps) -> None:
+        """Append rows, at most :meth:`room` of them.
+
+        Args:
+            frames_NTP: uint8 (N, rows, 7056), the newest frame of each observation.
+            steps: the rest of the rows.
+
+        Raises:
+            UserError: the disk is full; the file keeps its last commit.
+        """
+        rows, first = frames_NTP.shape[1], self.rows
+        assert 0 < rows <= self.room()
+        with _disk(self._journaled.path, self._journaled):
+            dataset = self._file["frames"]
+            inside = first % CHUNK_ROWS
+            chunk = np.zeros((CHUNK_ROWS, PIXELS), np.uint8)
+            before = dataset[first - inside : first] if inside else None
+            dataset.resize(first + rows, axis=0)
+            for stream in range(self.header.streams):
+                if before is not None:
+                    chunk[:inside] = before[:, stream].reshape(inside, PIXELS)
+                chunk[inside : inside + rows] = frames_NTP[stream]
+                dataset.id.write_direct_chunk(
+                    (first - inside, stream, 0, 0), zlib.compress(chunk.data, self._level)
+                )
+            for name in _columns(self.header.streams, self.header.actions):
+                column = self._file[name]
+                column.resize(first + rows, axis=0)
+                column[first:] = getattr(steps, name)
+            self.rows = first + rows
+
+    def commit(self) -> None:
+        """Make all rows so far survive a kill and a power cut.
+
+        Raises:
+            UserError: the disk is full; the file keeps its last commit.
+        """
+        with _disk(self._journaled.path, self._journaled):
+            self._file.flush()
+            self._journaled.commit()
+
+    def close(self) -> None:
+        """Close the file; rows that were not committed are dropped."""
+        with contextlib.suppress(OSError, RuntimeError):
+            self._file.close()
+        self._journaled.close()
+
+    def __enter__(self) -> BufferWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def _disk(path: Path, journaled: JournaledFile | None = None) -> Iterator[None]:
+    """Turn a full disk into UserError, however HDF5 dresses it."""
+    try:
+        yield
+        if journaled is not None and journaled.failure is not None:
+            raise journaled.failure
+    except UserError:
+        raise
+    except Exception as error:
+        cause = journaled.failure if journaled is not None and journaled.failure is not None else error
+        if isinstance(cause, OSError) and is_no_space(cause):
+            raise no_space(path, cause) from error
+        raise
+
+
+class BufferFile:
+    """A buffer open for reading, checked: schema, version, shapes, dtypes, ranges, completeness.
+
+    Frames are read with :meth:`decode`, from any number of threads; all else is in :attr:`steps`.
+
+    Attributes:
+        header: what holds for the whole buffer.
+        rows: T.
+        steps: all rows but their frames.
+
+    Args:
+        path: the file. A flush that a kill cut short is finished first.
+
+    Raises:
+        UserError: missing, truncated, foreign, newer, impossible content, or being written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise UserError(f"{self.path}: no such buffer", REMEDY)
+        recover(self.path)
+        try:
+            with h5py.File(self.path, "r") as file:
+                self.header = _read_header(file, self.path)
+                self.rows = int(file["frames"].shape[0])
+                self.steps = _read_steps(file, self.header, self.rows)
+                self._offset, self._size = _read_chunks(file, self.header, self.rows)
+            _check_steps(self.steps, self.header)
+        except UserError:
+            raise
+        except BlockingIOError as error:
+            raise in_use(self.path) from error
+        except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            if "unable to lock file" in str(error):
+                raise in_use(self.path) from error
+            raise UserError(f"{self.path}: not a readable buffer: {error}", REMEDY) from error
+        self._descriptor = os.open(self.path, os.O_RDONLY)
+
+    def decode(self, chunk: int, stream: int, rows: int = CHUNK_ROWS) -> npt.NDArray[np.uint8]:
+        """Return frames, uint8 (rows, 7056): the first ``rows`` of a chunk of a stream.
+
+        Args:
+            chunk: rows ``chunk * CHUNK_ROWS`` and following, 0..ceil(T / CHUNK_ROWS) - 1.
+            stream: 0..N-1.
+            rows: 1..CHUNK_ROWS; rows behind T are zero. The whole chunk is checked against its checksum.
+
+        Raises:
+            UserError: the chunk is damaged.
+        """
+        packed = os.pread(self._descriptor, int(self._size[chunk, stream]), int(self._offset[chunk, stream]))
+        unpacker = zlib.decompressobj()
+        wanted = rows * PIXELS
+        try:
+            # One byte more than a whole chunk holds, so that the checksum behind it is read as well.
+            content = unpacker.decompress(packed, wanted if rows < CHUNK_ROWS else wanted + 1)
+        except zlib.error as error:
+            raise self._damaged(chunk, stream, str(error)) from error
+        if len(content) != wanted or (rows == CHUNK_ROWS and not unpacker.eof):
+            raise self._damaged(chunk, stream, f"{len(content)} bytes, {wanted} wanted")
+        return np.frombuffer(content, np.uint8).reshape(rows, PIXELS)
+
+    def _damaged(self, chunk: int, stream: int, what: str) -> UserError:
+        steps = f"{chunk * CHUNK_ROWS}..{(chunk + 1) * CHUNK_ROWS - 1}"
+        return UserError(
+            f"{self.path}: frames of steps {steps}, stream {stream}, are damaged: {what}",
+            "record it again",
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> BufferFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _read_header(file: h5py.File, path: Path) -> Header:
+    schema = file.attrs.get("schema")
+    if schema != SCHEMA:
+        raise UserError(f"{path}: schema {schema!r}, {SCHEMA!r} wanted", REMEDY)
+    version = int(file.attrs["version"])
+    if not 1 <= version <= VERSION:
+        raise UserError(
+            f"{path}: format version {version}, this program reads up to {VERSION}", "update spikestill"
+        )
+    names = json.loads(file.attrs["action_names"])
+    if not isinstance(names, list) or not 2 <= len(names) <= MAX_ACTIONS or len(set(names)) != len(names):
+        raise ValueError(f"action_names is {names!r}, 2..{MAX_ACTIONS} different names wanted")
+    game = str(file.attrs["game"])
+    if game not in GAMES:
+        raise ValueError(f"game is {game!r}, known are {', '.join(GAMES)}")
+    frames = _dataset(file, "frames")
+    streams = int(frames.shape[1]) if frames.ndim == 4 else 0
+    if not 1 <= streams <= MAX_STREAMS or frames.shape[2:] != (SIDE, SIDE):
+        raise ValueError(f"frames has shape {frames.shape}, (T, 1..{MAX_STREAMS}, {SIDE}, {SIDE}) wanted")
+    sessions = tuple(int(row) for row in file.attrs["sessions"])
+    rows = int(frames.shape[0])
+    # A session that was killed before its first flush may stand at the very end.
+    if sessions[:1] != (0,) or any(a >= b for a, b in itertools.pairwise(sessions)) or sessions[-1] > rows:
+        raise ValueError(f"sessions is {sessions}, rising row numbers from 0 to at most {rows} wanted")
+    provenance = Provenance.from_json(str(file.attrs["provenance"]))
+    return Header(game, tuple(map(str, names)), streams, provenance, sessions)
+
+
+def _dataset(file: h5py.File, name: str) -> h5py.Dataset:
+    found: Any = file[name]
+    if not isinstance(found, h5py.Dataset) or found.is_virtual or found.external:
+        raise ValueError(f"{name} is not a plain dataset of this file")
+    return found
+
+
+def _read_steps(file: h5py.File, header: Header, rows: int) -> Steps:
+    found = {}
+    for name, (dtype, shape) in _columns(header.streams, header.actions).items():
+        dataset = _dataset(file, name)
+        if dataset.dtype != np.dtype(dtype) or dataset.shape != (rows, *shape):
+            raise ValueError(
+                f"{name} is {dataset.dtype} {dataset.shape}, {np.dtype(dtype)} {(rows, *shape)} wanted"
+            )
+        values = dataset[:]
+        if name in FLAGS:
+            if values.size and values.max() > 1:
+                raise ValueError(f"{name} holds {values.max()}, its range is 0..1")
+            values = values.view(np.bool_)
+        found[name] = values
+    return Steps(**found)
+
+
+def _check_steps(steps: Steps, header: Header) -> None:
+    """Raise ValueError where values are out of range, naming the first."""
+    for name, bad in (
+        ("q_values", ~np.isfinite(steps.q_values)),
+        ("reward", ~np.isfinite(steps.reward)),
+        ("action", steps.action >= header.actions),
+    ):
+        if bad.any():
+            where = tuple(int(index) for index in np.argwhere(bad)[0])
+            raise ValueError(f"{name}[{', '.join(map(str, where))}] is {getattr(steps, name)[where]}")
+    for row in header.sessions:
+        if row < len(steps.start) and not steps.start[row].all():
+            raise ValueError(f"a session starts at step {row}, yet not every stream starts a game there")
+
+
+def _read_chunks(
+    file: h5py.File, header: Header, rows: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return where the frames' chunks lie in the file: byte offset and size, (chunks of T, N)."""
+    frames = _dataset(file, "frames")
+    filters = frames.id.get_create_plist()
+    deflate_only = filters.get_nfilters() == 1 and filters.get_filter(0)[0] == h5py.h5z.FILTER_DEFLATE
+    if frames.dtype != np.uint8 or frames.chunks != (CHUNK_ROWS, 1, SIDE, SIDE) or not deflate_only:
+        raise ValueError(
+            f"frames is {frames.dtype} in chunks of {frames.chunks}, "
+            f"uint8 in Deflate chunks of {(CHUNK_ROWS, 1, SIDE, SIDE)} wanted"
+        )
+    shape = (-(-rows // CHUNK_ROWS), header.streams)
+    offset, size = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
+
+    def note(chunk: Any) -> None:
+        index = (chunk.chunk_offset[0] // CHUNK_ROWS, chunk.chunk_offset[1])
+        if chunk.filter_mask == 0 and index[0] < shape[0]:
+            offset[index], size[index] = chunk.byte_offset, chunk.size
+
+    frames.id.chunk_iter(note)
+    if (offset < 0).any():
+        chunk, stream = np.argwhere(offset < 0)[0]
+        raise ValueError(f"frames of steps {chunk * CHUNK_ROWS} and following of stream {stream} are missing")
+    end = int((offset + size).max(initial=0))
+    if file.userblock_size or end > os.path.getsize(file.filename):
+        raise ValueError(f"frames end at byte {end}, the file at {os.path.getsize(file.filename)}")
+    return offset, size

@@ -1,0 +1,248 @@
+"""Random and ordered access to a buffer's stacks, Q-values and actions.
+
+Steps are numbered 0 .. len - 1 over the valid ones (whose action was played), in the order of time and,
+within a vector step, of stream. So the first steps are the oldest play of all streams, the last the newest.
+
+Axis suffixes: B batch, C the four frames of a stack (oldest first), H height, W width, A actions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from configs.errors import UserError
+from dataset.format import CHUNK_ROWS, PIXELS, SIDE, BufferFile, Header
+from teacher.machine import cores
+
+STACK = 4
+# Share of the machine's free memory that frames may take where no limit is given.
+MEMORY_SHARE = 0.6
+
+
+class Batch(NamedTuple):
+    """Steps of the teacher's play.
+
+    Attributes:
+        stacks: uint8 (B, 4, 84, 84), oldest frame first, as the teacher saw them.
+        q_values: float32 (B, A), the teacher's.
+        actions: int64 (B,), what was played.
+    """
+
+    stacks: npt.NDArray[np.uint8]
+    q_values: npt.NDArray[np.float32]
+    actions: npt.NDArray[np.int64]
+
+
+def free_memory() -> int:
+    """Return the bytes of memory that this machine could give now."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+class BufferReader:
+    """A buffer for training and verification.
+
+    The oldest frames, as many as ``memory`` holds, are unpacked into memory at once; the others are
+    unpacked from the file whenever they are asked for. What comes out does not depend on ``memory``.
+
+    Attributes:
+        header: game, action names, streams, provenance.
+        resident: how many vector steps lie in memory, from the first.
+
+    Args:
+        path: the buffer.
+        memory: bytes of unpacked frames to hold, >= 0 (7,056 a step); None: 60 % of what is free.
+
+    Raises:
+        UserError: see :class:`dataset.format.BufferFile`; no step is valid; ``memory`` is negative.
+    """
+
+    def __init__(self, path: Path | str, memory: int | None = None) -> None:
+        if memory is not None and memory < 0:
+            raise UserError(
+                f"memory is {memory} bytes, at least 0 wanted", "give 0 to read from the file alone"
+            )
+        self._file = BufferFile(Path(path))
+        self.header: Header = self._file.header
+        self._steps, streams = self._file.steps, self.header.streams
+        self._valid = np.flatnonzero(self._steps.valid.reshape(-1))
+        if not len(self._valid):
+            self._file.close()
+            raise UserError(f"{path}: holds no steps", "record some first, with `spikestill record`")
+        self._have = frames_at_hand(self._steps.start)
+        limit = int(MEMORY_SHARE * free_memory()) if memory is None else memory
+        chunks = min(-(-self._file.rows // CHUNK_ROWS), limit // (streams * CHUNK_ROWS * PIXELS))
+        self._pool = ThreadPoolExecutor(cores(), "unpacking")
+        # Stream after stream, so that the four frames of a stack lie side by side.
+        self._frames = np.empty((streams, chunks * CHUNK_ROWS, PIXELS), np.uint8)
+        self.resident = min(chunks * CHUNK_ROWS, self._file.rows)
+        try:
+            list(self._pool.map(self._load, range(chunks)))
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, chunk: int) -> None:
+        first = chunk * CHUNK_ROWS
+        for stream in range(self.header.streams):
+            self._frames[stream, first : first + CHUNK_ROWS] = self._file.decode(chunk, stream)
+
+    @property
+    def game(self) -> str:
+        """The game in snake case."""
+        return self.header.game
+
+    @property
+    def actions(self) -> int:
+        """A, the number of actions."""
+        return self.header.actions
+
+    def __len__(self) -> int:
+        return len(self._valid)
+
+    def locate(self, indices: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the vector step and the stream of each step, int64 (B,).
+
+        Raises:
+            IndexError: an index is outside 0 .. len - 1.
+        """
+        index = np.asarray(indices, np.int64)
+        if index.size and (index.min() < 0 or index.max() >= len(self)):
+            raise IndexError(
+                f"step {index.min()}..{index.max()} asked for, the buffer has 0..{len(self) - 1}"
+            )
+        time, stream = np.divmod(self._valid[index], self.header.streams)
+        return time, stream
+
+    def stacks(self, indices: npt.ArrayLike) -> npt.NDArray[np.uint8]:
+        """Return the stacks that the teacher saw at these steps, uint8 (B, 4, 84, 84)."""
+        time, stream = self.locate(indices)
+        out = np.empty((len(time), STACK, PIXELS), np.uint8)
+        far = np.flatnonzero(time >= self.resident)
+        near = np.flatnonzero(time < self.resident)
+        waiting = [
+            self._pool.submit(self._unpack_stacks, time, stream, share, out)
+            for share in np.array_split(far, min(len(far), cores()) or 1)
+            if len(share)
+        ]
+        where = (time[near], stream[near])
+        rows = (near, *where, self._have[where])
+        for b, t, e, have in zip(*(row.tolist() for row in rows), strict=True):
+            if have < STACK:
+                out[b, : STACK - have] = 0
+            out[b, STACK - have :] = self._frames[e, t + 1 - have : t + 1]
+        for share in waiting:
+            share.result()
+        return out.reshape(-1, STACK, SIDE, SIDE)
+
+    def _unpack_stacks(
+        self,
+        time: npt.NDArray[np.int64],
+        stream: npt.NDArray[np.int64],
+        share: npt.NDArray[np.int64],
+        out: npt.NDArray[np.uint8],
+    ) -> None:
+        for b in share.tolist():
+            t, e = int(time[b]), int(stream[b])
+            have = int(self._have[t, e])
+            chunk, row = divmod(t, CHUNK_ROWS)
+            inside = min(have, row + 1)
+            out[b, : STACK - have] = 0
+            out[b, STACK - inside :] = self._file.decode(chunk, e, row + 1)[row + 1 - inside :]
+            if inside < have:
+                out[b, STACK - have : STACK - inside] = self._file.decode(chunk - 1, e)[inside - have :]
+
+    def q_values(self, indices: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """Return the teacher's Q-values at these steps, float32 (B, A)."""
+        return self._steps.q_values[self.locate(indices)]
+
+    def played(self, indices: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Return the actions that were played at these steps, int64 (B,)."""
+        return self._steps.action[self.locate(indices)].astype(np.int64)
+
+    def batch(self, indices: npt.ArrayLike) -> Batch:
+        """Return these steps."""
+        return Batch(self.stacks(indices), self.q_values(indices), self.played(indices))
+
+    def sample(self, rng: np.random.Generator, size: int, start: int = 0, stop: int | None = None) -> Batch:
+        """Return ``size`` steps drawn uniformly, with replacement, from ``start`` .. ``stop - 1``.
+
+        Args:
+            rng: source of randomness; nothing else decides what is drawn.
+            size: B, >= 1.
+            start: first step to draw from.
+            stop: end of the steps to draw from; None: all.
+        """
+        return self.batch(rng.integers(start, len(self) if stop is None else stop, size))
+
+    def prefetch(
+        self, seed: int, size: int, *, first: int = 0, start: int = 0, stop: int | None = None
+    ) -> Iterator[Batch]:
+        """Yield batches for ever, each prepared by a thread while the one before is used.
+
+        Batch number i is drawn with a generator of its own, from ``(seed, i)``: a training that goes on at
+        batch ``first`` sees what it would have seen without the stop.
+
+        Args:
+            seed: seed of the draws.
+            size: B, >= 1.
+            first: number of the first batch.
+            start: first step to draw from.
+            stop: end of the steps to draw from; None: all.
+        """
+        with ThreadPoolExecutor(1, "prefetching") as loader:
+            number = first
+            coming = loader.submit(self.sample, np.random.default_rng([seed, number]), size, start, stop)
+            while True:
+                ready = coming.result()
+                number += 1
+                coming = loader.submit(self.sample, np.random.default_rng([seed, number]), size, start, stop)
+                yield ready
+
+    def first_stacks(self, count: int) -> npt.NDArray[np.uint8]:
+        """Return the stacks of the first ``count`` steps, fewer where there are fewer."""
+        return self.stacks(np.arange(min(count, len(self))))
+
+    def spread(self, count: int) -> npt.NDArray[np.int64]:
+        """Return ``count`` steps (all, if there are fewer) at even distances over the buffer, rising."""
+        count = min(count, len(self))
+        return np.arange(count, dtype=np.int64) * len(self) // max(count, 1)
+
+    def close(self) -> None:
+        """End the threads and close the file."""
+        self._pool.shutdown()
+        self._file.close()
+
+    def __enter__(self) -> BufferReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def frames_at_hand(start: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
+    """Return how many frames of its own game each stack has, 1..4, uint8 (T, N).
+
+    It is min(4, 1 + rows since the game's start); the frames before are zero.
+
+    Args:
+        start: bool (T, N), first row of a game; row 0 starts one in every stream.
+    """
+    rows = np.arange(len(start), dtype=np.int64)[:, None]
+    began = np.maximum.accumulate(np.where(start, rows, 0), axis=0)
+    return np.minimum(rows - began + 1, STACK).astype(np.uint8)

@@ -1,0 +1,1 @@
+"""From the integer net to neurosynaptic cores: mapper, core simulator, Lava, exports, verification."""

@@ -1,0 +1,367 @@
+"""The core map: a student as it lies on neurosynaptic cores, and its HDF5 format (docs/core-map.md).
+
+Dynamics of a neuron n of core c in tick t, with x_a(t) = 1 where a spike arrives at axon a in tick t:
+
+    V = sum_a crossbar[n, a] * weight[type_a] * x_a(t) - theta_n,    n fires in tick t iff V >= 0,
+
+and V is forgotten (leak -theta, both thresholds 0, reset to 0: RANC's and TrueNorth's memoryless unit).
+A firing in tick t arrives at the neuron's one destination axon in tick t + delay, 1 <= delay <= 15.
+The host sends the transduction layer's spikes of a frame in tick t0 by the input table, with delays of
+their own; the frame's votes are the firings of the output neurons in tick t0 + ``ticks``. Delays are
+equal along all paths, so a new frame may enter at every tick.
+
+Axis suffixes: C cores, N neurons of a core, A axons of a core, W 64-bit words of a crossbar row,
+X distinct crossbars, Y axon types, L layers, E input entries, S transducer outputs, V voting neurons.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from configs.atomic import atomic_path
+from configs.errors import UserError
+from configs.hardware import HardwareSpec
+from configs.provenance import Provenance
+from student.integer_net import IntegerLayer, pack_ternary, unpack_ternary
+
+if TYPE_CHECKING:
+    import h5py
+
+SCHEMA = "spikestill.core_map"
+VERSION = 1
+NONE = -1
+"""Marks a neuron that is not used (feature) or drives no axon (destination core)."""
+WORD_BITS = 64
+MAX_CORES = 1 << 17
+MAX_DEFLATE_RATIO = 1032
+"""Deflate cannot shrink by more; a file that declares more bytes than this many times its size is refused."""
+
+REMEDY = "give a core map that `spikestill map` wrote"
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class CoreMap:
+    """One net on the cores of one target.
+
+    Attributes:
+        spec: the target's limits.
+        transduction: layer 0, computed on the host from the uint8 stack.
+        layer_shape_L3: int32 (L, 3), the (O, H, W) of every layer of the net, transduction first.
+        layer_tick_L: int32 (L,), the tick in which a layer's spikes of a frame that enters in tick 0 fire.
+        actions: A, the number of actions.
+        input_shape: (C, H, W) of the uint8 stack.
+        game: the game in snake case, '' if none.
+        crossbar_XNW: uint64 (X, N, W), bit a % 64 of word a // 64 is 1 where axon a meets the neuron.
+        weight_Y: int16 (Y,), every neuron's weight for each axon type.
+        core_crossbar_C: int32 (C,), index of the core's crossbar.
+        core_layer_C: int16 (C,), index of the layer whose spikes the core computes or relays, >= 1.
+        core_relay_C: bool (C,), True where the core only copies spikes of its layer (a splitter).
+        axon_type_CA: uint8 (C, A), the type of every axon. A 64-axon word has one type.
+        theta_CN: int32 (C, N), threshold; the hardware's leak is -theta. 0 where the neuron is unused.
+        feature_CN: int32 (C, N), the output feature that the neuron computes, -1 where it is unused.
+        row_CN, column_CN: int16 (C, N), its position in the layer's output, -1 where it is unused.
+        dest_core_CN: int32 (C, N), the core whose axon it drives, -1 for none (output neurons).
+        dest_axon_CN: int16 (C, N), that axon, -1 for none.
+        dest_delay_CN: uint8 (C, N), ticks from firing to integration, 0 for none.
+        chip_C, x_C, y_C: int16 (C,), the chip, and the core's place on it.
+        input_start_S: int64 (S + 1,), transducer output s (flat index o*H*W + h*W + w of layer 0) goes to
+            the entries input_start_S[s] : input_start_S[s + 1].
+        input_core_E: int32 (E,), core of each entry.
+        input_axon_E: int16 (E,), axon of each entry.
+        input_delay_E: uint8 (E,), ticks from the host's tick to integration.
+        output_core_V: int32 (V,), core of each voting neuron.
+        output_neuron_V: int16 (V,), its index in the core.
+        output_action_V: int16 (V,), the action that it votes for (its feature modulo A).
+        provenance: where the map comes from.
+    """
+
+    spec: HardwareSpec
+    transduction: IntegerLayer
+    layer_shape_L3: npt.NDArray[np.int32]
+    layer_tick_L: npt.NDArray[np.int32]
+    actions: int
+    input_shape: tuple[int, int, int]
+    game: str
+    crossbar_XNW: npt.NDArray[np.uint64]
+    weight_Y: npt.NDArray[np.int16]
+    core_crossbar_C: npt.NDArray[np.int32]
+    core_layer_C: npt.NDArray[np.int16]
+    core_relay_C: npt.NDArray[np.bool_]
+    axon_type_CA: npt.NDArray[np.uint8]
+    theta_CN: npt.NDArray[np.int32]
+    feature_CN: npt.NDArray[np.int32]
+    row_CN: npt.NDArray[np.int16]
+    column_CN: npt.NDArray[np.int16]
+    dest_core_CN: npt.NDArray[np.int32]
+    dest_axon_CN: npt.NDArray[np.int16]
+    dest_delay_CN: npt.NDArray[np.uint8]
+    chip_C: npt.NDArray[np.int16]
+    x_C: npt.NDArray[np.int16]
+    y_C: npt.NDArray[np.int16]
+    input_start_S: npt.NDArray[np.int64]
+    input_core_E: npt.NDArray[np.int32]
+    input_axon_E: npt.NDArray[np.int16]
+    input_delay_E: npt.NDArray[np.uint8]
+    output_core_V: npt.NDArray[np.int32]
+    output_neuron_V: npt.NDArray[np.int16]
+    output_action_V: npt.NDArray[np.int16]
+    provenance: Provenance
+
+    def __post_init__(self) -> None:
+        sizes = self._sizes()
+        for name, (dtype, axes) in ARRAYS.items():
+            array, shape = getattr(self, name), tuple(sizes[axis] for axis in axes)
+            if array.dtype != dtype or array.shape != shape:
+                raise ValueError(f"{name} is {array.dtype} {array.shape}, {dtype} {shape} wanted")
+        cores, axons, neurons = sizes["C"], self.spec.axons, self.spec.neurons
+        transducer = self.transduction.output_shape(self.input_shape)
+        if tuple(self.layer_shape_L3[0]) != transducer:
+            raise ValueError(
+                f"layer 0 is {self.layer_shape_L3[0]}, the transduction layer gives {transducer}"
+            )
+        for name, low, high in (
+            ("core_crossbar_C", 0, sizes["X"] - 1),
+            ("core_layer_C", 1, sizes["L"] - 1),
+            ("axon_type_CA", 0, sizes["Y"] - 1),
+            ("feature_CN", NONE, int(self.layer_shape_L3[:, 0].max()) - 1),
+            ("row_CN", NONE, int(self.layer_shape_L3[:, 1].max()) - 1),
+            ("column_CN", NONE, int(self.layer_shape_L3[:, 2].max()) - 1),
+            ("dest_core_CN", NONE, cores - 1),
+            ("dest_axon_CN", NONE, axons - 1),
+            ("input_start_S", 0, sizes["E"]),
+            ("input_core_E", 0, cores - 1),
+            ("input_axon_E", 0, axons - 1),
+            ("output_core_V", 0, cores - 1),
+            ("output_neuron_V", 0, neurons - 1),
+            ("output_action_V", 0, self.actions - 1),
+            ("layer_shape_L3", 1, 1 << 20),
+            ("layer_tick_L", 0, 1 << 20),
+        ):
+            array = getattr(self, name)
+            if array.size and (array.min() < low or array.max() > high):
+                raise ValueError(f"{name} spans {array.min()}..{array.max()}, its range is {low}..{high}")
+        words = self.axon_type_CA[:, : axons - axons % WORD_BITS].reshape(cores, -1, WORD_BITS)
+        if (words != words[:, :, :1]).any():
+            raise ValueError("axon_type_CA has two types in one word of 64 axons")
+        start = self.input_start_S
+        if start[0] != 0 or start[-1] != sizes["E"] or (np.diff(start) < 0).any():
+            raise ValueError(f"input_start_S must rise from 0 to {sizes['E']}, it ends at {start[-1]}")
+
+    def _sizes(self) -> dict[str, int]:
+        return {
+            "C": len(self.core_layer_C), "N": self.spec.neurons, "A": self.spec.axons,
+            "W": -(-self.spec.axons // WORD_BITS), "X": len(self.crossbar_XNW), "Y": len(self.weight_Y),
+            "L": len(self.layer_shape_L3), "3": 3, "E": len(self.input_core_E),
+            "S": int(np.prod(self.layer_shape_L3[0], dtype=np.int64)) + 1, "V": len(self.output_core_V),
+        }  # fmt: skip
+
+    @property
+    def cores(self) -> int:
+        """Cores in use."""
+        return len(self.core_layer_C)
+
+    @property
+    def chips(self) -> int:
+        """Chips in use."""
+        return len(np.unique(self.chip_C))
+
+    @property
+    def ticks(self) -> int:
+        """Ticks from a frame's entry to its votes."""
+        return int(self.layer_tick_L[-1])
+
+    @property
+    def used_CN(self) -> npt.NDArray[np.bool_]:
+        """True for every neuron in use, (C, N)."""
+        return self.feature_CN != NONE
+
+
+# Every dataset of the file: dtype and axes. "S" is the number of transducer outputs plus one.
+ARRAYS: dict[str, tuple[str, str]] = {
+    "layer_shape_L3": ("int32", "L3"),
+    "layer_tick_L": ("int32", "L"),
+    "crossbar_XNW": ("uint64", "XNW"),
+    "weight_Y": ("int16", "Y"),
+    "core_crossbar_C": ("int32", "C"),
+    "core_layer_C": ("int16", "C"),
+    "core_relay_C": ("bool", "C"),
+    "axon_type_CA": ("uint8", "CA"),
+    "theta_CN": ("int32", "CN"),
+    "feature_CN": ("int32", "CN"),
+    "row_CN": ("int16", "CN"),
+    "column_CN": ("int16", "CN"),
+    "dest_core_CN": ("int32", "CN"),
+    "dest_axon_CN": ("int16", "CN"),
+    "dest_delay_CN": ("uint8", "CN"),
+    "chip_C": ("int16", "C"),
+    "x_C": ("int16", "C"),
+    "y_C": ("int16", "C"),
+    "input_start_S": ("int64", "S"),
+    "input_core_E": ("int32", "E"),
+    "input_axon_E": ("int16", "E"),
+    "input_delay_E": ("uint8", "E"),
+    "output_core_V": ("int32", "V"),
+    "output_neuron_V": ("int16", "V"),
+    "output_action_V": ("int16", "V"),
+}
+TRANSDUCTION = {"transduction_weight": "uint8", "transduction_theta_O": "int32"}
+
+
+def save(core_map: CoreMap, path: Path) -> None:
+    """Write ``core_map`` to an HDF5 file at ``path``, compressed losslessly, atomically.
+
+    Raises:
+        UserError: the disk is full.
+    """
+    import h5py
+
+    arrays = {name: getattr(core_map, name) for name in ARRAYS}
+    layer = core_map.transduction
+    arrays["transduction_weight"] = pack_ternary(layer.weight_OIHW)
+    arrays["transduction_theta_O"] = layer.theta_O
+    description = json.dumps(
+        {
+            "actions": core_map.actions,
+            "game": core_map.game,
+            "input_shape": list(core_map.input_shape),
+            "spec": dataclasses.asdict(core_map.spec),
+            "sizes": core_map._sizes(),
+            "transduction": {
+                "shape": list(layer.weight_OIHW.shape),
+                "stride": layer.stride,
+                "pad": layer.pad,
+                "groups": layer.groups,
+            },
+        },
+        sort_keys=True,
+    )
+    provenance = core_map.provenance.to_json()
+    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+        file.attrs["schema"] = SCHEMA
+        file.attrs["version"] = VERSION
+        file.attrs["description"] = description
+        file.attrs["provenance"] = provenance
+        file.attrs["sha256"] = _content_hash(description, provenance, arrays)
+        for name, array in arrays.items():
+            if array.size > 64:
+                file.create_dataset(name, data=array, compression="gzip", compression_opts=4, shuffle=True)
+            else:
+                file.create_dataset(name, data=array)
+
+
+def load(path: Path) -> CoreMap:
+    """Read a core map, checking schema, version, sizes, dtypes, index ranges and the content's hash.
+
+    Whether the map obeys the hardware's rules is :func:`deploy.validate.validate`'s to say.
+
+    Raises:
+        UserError: the file is missing, truncated, foreign, newer, altered, or declares impossible sizes.
+    """
+    import h5py
+
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"{path}: no such core map", REMEDY)
+    try:
+        with h5py.File(path, "r") as file:
+            return _read(file, path)
+    except UserError:
+        raise
+    except (OSError, KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise UserError(f"{path}: not a readable core map: {error}", REMEDY) from error
+
+
+def _read(file: h5py.File, path: Path) -> CoreMap:
+    attributes = {name: file.attrs[name] for name in file.attrs}
+    if attributes.get("schema") != SCHEMA:
+        raise UserError(f"{path}: schema {attributes.get('schema')!r}, {SCHEMA!r} wanted", REMEDY)
+    if int(attributes["version"]) > VERSION:
+        raise UserError(
+            f"{path}: format version {attributes['version']}, this program reads up to {VERSION}",
+            "update spikestill",
+        )
+    description = json.loads(attributes["description"])
+    spec = _read_spec(description["spec"])
+    sizes = {axis: int(size) for axis, size in description["sizes"].items()}
+    if not 1 <= sizes["C"] <= MAX_CORES:
+        raise ValueError(f"it declares {sizes['C']} cores, the range is 1..{MAX_CORES}")
+    _check_declared(file, sizes, path.stat().st_size)
+    arrays = {name: file[name][...] for name in (*ARRAYS, *TRANSDUCTION)}
+    found = _content_hash(attributes["description"], attributes["provenance"], arrays)
+    if found != attributes["sha256"]:
+        raise ValueError(f"its content hashes to {found[:12]}, {str(attributes['sha256'])[:12]} was written")
+    layer = description["transduction"]
+    transduction = IntegerLayer(
+        weight_OIHW=unpack_ternary(arrays.pop("transduction_weight"), tuple(layer["shape"])),
+        theta_O=arrays.pop("transduction_theta_O"),
+        stride=int(layer["stride"]),
+        pad=int(layer["pad"]),
+        groups=int(layer["groups"]),
+    )
+    return CoreMap(
+        spec=spec,
+        transduction=transduction,
+        actions=int(description["actions"]),
+        input_shape=tuple(description["input_shape"]),
+        game=str(description["game"]),
+        provenance=Provenance.from_json(attributes["provenance"]),
+        **arrays,
+    )
+
+
+def _read_spec(fields: Mapping[str, Any]) -> HardwareSpec:
+    spec = HardwareSpec(**fields)
+    for name, value in fields.items():
+        if name == "name" or (name == "max_offset" and value is None):
+            continue
+        if type(value) is not int or not 0 < value < 1 << 20:
+            raise ValueError(f"its hardware has {name} {value!r}, the range is 1..{(1 << 20) - 1}")
+    return spec
+
+
+def _check_declared(file: h5py.File, sizes: Mapping[str, int], file_bytes: int) -> None:
+    """Compare every dataset's declared dtype and shape with the header's before anything is allocated."""
+    import h5py
+
+    declared = 0
+    for name in (*ARRAYS, *TRANSDUCTION):
+        if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+            raise ValueError(f"{name} is not kept in the file itself")
+        dataset = file[name]
+        if not isinstance(dataset, h5py.Dataset):
+            raise ValueError(f"{name} is not a dataset")
+        if dataset.is_virtual or dataset.external:
+            raise ValueError(f"{name} keeps its content outside the file")
+        if name in ARRAYS:
+            dtype, axes = ARRAYS[name]
+            shape: tuple[int, ...] | None = tuple(sizes[axis] for axis in axes)
+        else:
+            dtype, shape = TRANSDUCTION[name], None
+        if dataset.dtype != np.dtype(dtype):
+            raise ValueError(f"{name} is {dataset.dtype}, {dtype} wanted")
+        if dataset.shape != shape and not (shape is None and dataset.ndim == 1):
+            raise ValueError(f"{name} has shape {dataset.shape}, its header declares {shape}")
+        declared += dataset.size * dataset.dtype.itemsize
+        if declared > MAX_DEFLATE_RATIO * file_bytes:
+            raise ValueError(
+                f"{name} brings the declared content to {declared} bytes, "
+                f"a file of {file_bytes} bytes holds at most {MAX_DEFLATE_RATIO * file_bytes}"
+            )
+
+
+def _content_hash(description: str, provenance: str, arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    """Return the SHA-256 of the header texts and of every array's name, dtype, shape and bytes."""
+    digest = hashlib.sha256(f"{description}\n{provenance}\n".encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

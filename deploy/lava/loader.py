@@ -1,0 +1,104 @@
+"""Makes Lava 0.10.0 importable on Python 3.10-3.13, and says what is missing where it is not.
+
+Lava's last release has a dataclass, ``lava.magma.compiler.var_model.ByteEncoder``, whose instances are
+field defaults of other dataclasses. Python 3.11 and later refuse defaults that cannot be hashed, so the
+class must be declared ``@dataclass(unsafe_hash=True)``. The shim changes that one line of the module's
+source while it is imported; the installed files stay as they are.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import types
+from collections.abc import Sequence
+from importlib import metadata
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+
+from configs.errors import UserError
+
+LAVA_VERSION = "0.10.0"
+INSTALL_COMMAND = f"pip install --no-deps --ignore-requires-python lava-nc=={LAVA_VERSION}"
+LAVA_NEEDS = ("networkx", "asteval", "scipy")
+PATCHED_MODULE = "lava.magma.compiler.var_model"
+UNHASHABLE = "@dataclass\nclass ByteEncoder:"
+HASHABLE = "@dataclass(unsafe_hash=True)\nclass ByteEncoder:"
+
+
+def available() -> str | None:
+    """Return None where Lava can run here, else what is missing and the command that installs it."""
+    if os.name != "posix":
+        return f"Lava needs the fork start method, which {sys.platform} does not have"
+    try:
+        version = metadata.version("lava-nc")
+    except metadata.PackageNotFoundError:
+        return f"Lava is not installed: {INSTALL_COMMAND}"
+    if version != LAVA_VERSION:
+        return f"lava-nc is {version}, {LAVA_VERSION} is wanted: {INSTALL_COMMAND}"
+    absent = [name for name in LAVA_NEEDS if importlib.util.find_spec(name) is None]
+    if absent:
+        return f"Lava needs {', '.join(absent)}: pip install {' '.join(absent)}"
+    return None
+
+
+def require() -> None:
+    """Raise UserError, with the install command, unless Lava can run here."""
+    reason = available()
+    if reason is not None:
+        what, _, command = reason.partition(": ")
+        raise UserError(f"the Lava agents cannot run: {what}", f"run `{command}`" if command else None)
+
+
+def patched_source(source: str) -> str:
+    """Return the source of ``lava.magma.compiler.var_model`` with ``ByteEncoder`` made hashable.
+
+    Raises:
+        ImportError: the line to change is not there exactly once.
+    """
+    if source.count(UNHASHABLE) != 1:
+        raise ImportError(
+            f"{PATCHED_MODULE}: found {source.count(UNHASHABLE)} times what the shim changes, expected once; "
+            f"reinstall with `{INSTALL_COMMAND}`"
+        )
+    return source.replace(UNHASHABLE, HASHABLE)
+
+
+class _HashableLoader(SourceFileLoader):
+    """Compiles the patched source afresh, past any cached byte code of the unpatched one."""
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        path = self.get_filename(fullname)
+        source = self.get_data(path).decode()
+        return compile(patched_source(source.replace("\r\n", "\n")), path, "exec", dont_inherit=True)
+
+
+class _HashableFinder(MetaPathFinder):
+    """Finds the one module that needs the change; every other name is left to the finders after it."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != PATCHED_MODULE:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.origin is None:
+            return None
+        return importlib.util.spec_from_file_location(
+            fullname, spec.origin, loader=_HashableLoader(fullname, spec.origin)
+        )
+
+
+def install_shim() -> None:
+    """Arrange that ``import lava`` works in this interpreter; call it before Lava is first imported.
+
+    Calling it again changes nothing. Importing Lava afterwards sets the process-wide ``fork`` start method,
+    which is why only :mod:`deploy.lava.host`, an interpreter of its own, calls it.
+
+    Raises:
+        UserError: Lava is absent or of another version.
+    """
+    require()
+    if not any(isinstance(finder, _HashableFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _HashableFinder())

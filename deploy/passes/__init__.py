@@ -1,0 +1,1 @@
+"""The mapper's passes: lower, prune, tile, replicate, place, route, emit; each returns a new object."""

@@ -1,0 +1,294 @@
+"""The core simulator: a core map tick by tick, at the level of cores, axons, delays and routed spikes.
+
+In every tick each core gathers its axons' spikes (a firing in tick t - delay reaches its axon in tick t),
+every neuron takes V = sum_w weight_w * popcount(axons_w & crossbar_w) over its 64-axon words and fires iff
+V >= theta, and forgets V (deploy.core_map has the dynamics). What a tick computes becomes visible in later
+ticks only.
+
+- *Frame by frame*: the chip rests with blank input, one frame enters in tick 0, blank input follows, and the
+  output neurons are read in tick ``ticks``. Cores that the frame cannot have reached in a tick keep their
+  resting spikes and are not evaluated again: the reach is worked out once from routes and delays.
+- *Pipelined*: a new frame enters in every tick and every core is evaluated in every tick.
+
+Axis suffixes: B frames, C cores, N neurons of a core, A actions, W axon words, O output features, H, W.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from deploy.core_map import NONE, WORD_BITS, CoreMap
+from deploy.crossbar_program import Ints, Words, compile_program
+from deploy.packed_kernel import pack_positions
+from deploy.popcount import popcount
+from deploy.transduction import plan_transduction, transduce_planned
+
+DISAGREE = 2
+"""Stands for a neuron whose copies do not fire alike."""
+
+
+class CoreSimulator:
+    """Plays a core map, exactly and on one thread; releases the GIL. One caller at a time.
+
+    Args:
+        core_map: the student on cores.
+
+    Attributes:
+        core_map: the map that it plays.
+        kept: per layer, bool (O, H, W): True for the neurons that the map kept (the rest nothing reads).
+
+    Raises:
+        ValueError: the cores do not come to rest with blank input.
+    """
+
+    def __init__(self, core_map: CoreMap) -> None:
+        self.core_map = core_map
+        self._program, self._bit_CN = compile_program(core_map)
+        self._plan = plan_transduction(core_map.transduction, core_map.input_shape)
+        delays = [core_map.dest_delay_CN.max(initial=1), core_map.input_delay_E.max(initial=1)]
+        self._memory = int(max(delays)) + 1
+        self._resting = self._rest()
+        self._start, self._cores = self._schedule()
+        self._rows = np.repeat(self._resting[None, :], core_map.ticks + self._memory, axis=0)
+        self._sources = self._layer_sources()
+        self.kept = [np.ones(shape, bool) for shape in core_map.layer_shape_L3.tolist()]
+        for kept, (_, _, place) in zip(self.kept[1:], self._sources, strict=True):
+            kept[:] = False
+            kept.reshape(-1)[place] = True
+
+    def _rest(self) -> npt.NDArray[np.uint64]:
+        """Return the row of a chip that has seen blank input for long enough."""
+        program = self._program
+        rows = np.zeros((self._memory, program.row_words), np.uint64)
+        for tick in range(self.core_map.ticks + 2 * self._memory):
+            _tick(program, rows, tick, program.order_C)
+        if (rows != rows[0]).any():
+            word = int(np.flatnonzero((rows != rows[0]).any(axis=0))[0])
+            core = int(np.searchsorted(program.lane_start_C, word, side="right")) - 1
+            raise ValueError(
+                f"core {core} does not come to rest within {self.core_map.ticks + 2 * self._memory} ticks of "
+                f"blank input, the map's depth is {self.core_map.ticks} ticks: its routes or delays are wrong"
+            )
+        return rows[0].copy()
+
+    def _schedule(self) -> tuple[Ints, Ints]:
+        """Return which cores a frame can have reached in each tick: first index (ticks + 2,), and cores."""
+        core_map, program = self.core_map, self._program
+        reached = np.zeros((core_map.ticks + 1, core_map.cores), bool)
+        core_C, neuron_C = np.nonzero(core_map.dest_core_CN != NONE)
+        edges = np.unique(
+            np.stack(
+                [core_C, core_map.dest_core_CN[core_C, neuron_C], core_map.dest_delay_CN[core_C, neuron_C]]
+            ),
+            axis=1,
+        )
+        entries = core_map.input_delay_E <= core_map.ticks
+        reached[core_map.input_delay_E[entries], core_map.input_core_E[entries]] = True
+        for tick in range(core_map.ticks):
+            target, delay = edges[1:, reached[tick][edges[0]]]
+            inside = tick + delay <= core_map.ticks
+            reached[(tick + delay)[inside], target[inside]] = True
+        cores = [program.order_C[reached[tick][program.order_C]] for tick in range(core_map.ticks + 1)]
+        start = np.concatenate([[0], np.cumsum([len(found) for found in cores])]).astype(np.int64)
+        return start, np.concatenate(cores)
+
+    def _layer_sources(self) -> list[tuple[Ints, Words, Ints]]:
+        """Return, per binary layer, each computing neuron's word and shift in a row and flat place."""
+        core_map = self.core_map
+        found = []
+        for layer in range(1, len(core_map.layer_shape_L3)):
+            cores = (core_map.core_layer_C == layer) & ~core_map.core_relay_C
+            core, neuron = np.nonzero(core_map.used_CN & cores[:, None])
+            position = tuple(
+                getattr(core_map, name)[core, neuron] for name in ("feature_CN", "row_CN", "column_CN")
+            )
+            place = np.ravel_multi_index(position, tuple(core_map.layer_shape_L3[layer]))
+            bit = self._bit_CN[core, neuron]
+            found.append((bit // WORD_BITS, (bit % WORD_BITS).astype(np.uint64), place))
+        return found
+
+    def _transduce(self, stack_CHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        return transduce_planned(self._plan, stack_CHW)
+
+    def _play(self, spikes_OHW: npt.NDArray[np.uint8]) -> None:
+        _play_frame(self._program, self._rows, spikes_OHW, self._start, self._cores)
+
+    def votes(self, stack_CHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+        """Return the votes (A,) of one frame, played alone, int64.
+
+        Raises:
+            ValueError: the stack is not uint8 of the map's input shape.
+        """
+        self._play(self._transduce(stack_CHW))
+        return _count(self._program, self._rows[self.core_map.ticks], self.core_map.actions)
+
+    def spikes(self, stack_CHW: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.uint8]]:
+        """Return every layer's spikes of one frame, played alone: uint8 (O, H, W), transduction first.
+
+        A neuron that the map did not keep (see :attr:`kept`) is 0. Where copies of one neuron differ, which
+        only a faulty map can bring about, it is 2.
+
+        Raises:
+            ValueError: the stack is not uint8 of the map's input shape.
+        """
+        transduced = self._transduce(stack_CHW)
+        self._play(transduced)
+        ticks = self.core_map.layer_tick_L
+        return [transduced, *(self._read(layer, self._rows[ticks[layer]]) for layer in range(1, len(ticks)))]
+
+    def _read(self, layer: int, row: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
+        """Return a binary layer's spikes (O, H, W) from the row of its tick."""
+        word, shift, place = self._sources[layer - 1]
+        fired = ((row[word] >> shift) & np.uint64(1)).astype(np.uint8)
+        shape = tuple(self.core_map.layer_shape_L3[layer])
+        spikes = np.zeros(shape, np.uint8).reshape(-1)
+        spikes[place] = fired
+        spikes[place[spikes[place] != fired]] = DISAGREE
+        return spikes.reshape(shape)
+
+    def pipelined(self, stacks_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+        """Return the votes (B, A) of frames that enter one after another, one in every tick, int64.
+
+        Raises:
+            ValueError: a stack is not uint8 of the map's input shape.
+        """
+        return self._stream(stacks_BCHW, self._memory)[0]
+
+    def pipelined_spikes(
+        self, stacks_BCHW: npt.NDArray[np.uint8]
+    ) -> tuple[npt.NDArray[np.int64], list[list[npt.NDArray[np.uint8]]]]:
+        """Return a pipelined run's votes (B, A) and, per frame, every layer's spikes; see :meth:`spikes`.
+
+        It keeps the state of every tick: about 25 KB a frame for the 1-chip net.
+
+        Raises:
+            ValueError: a stack is not uint8 of the map's input shape.
+        """
+        ticks = self.core_map.layer_tick_L
+        votes, transduced, rows = self._stream(
+            stacks_BCHW, len(stacks_BCHW) + self.core_map.ticks + self._memory
+        )
+        found = []
+        for frame in range(len(stacks_BCHW)):
+            layers = [self._read(layer, rows[frame + ticks[layer]]) for layer in range(1, len(ticks))]
+            found.append([transduced[frame], *layers])
+        return votes, found
+
+    def _stream(
+        self, stacks_BCHW: npt.NDArray[np.uint8], kept_rows: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
+        """Return the votes, the transducer's spikes (B, O, H, W) and the last ``kept_rows`` ticks' rows."""
+        transduced = np.zeros((len(stacks_BCHW), *self.core_map.layer_shape_L3[0]), np.uint8)
+        for frame, stack_CHW in enumerate(stacks_BCHW):
+            transduced[frame] = self._transduce(stack_CHW)
+        rows = np.repeat(self._resting[None, :], kept_rows, axis=0)
+        votes = _play_stream(self._program, rows, transduced, self.core_map.ticks, self.core_map.actions)
+        return votes, transduced, rows
+
+
+@njit(cache=True, nogil=True)
+def _gather(program, rows, row_of_delay, core, axons):  # type: ignore[no-untyped-def]
+    """Bring the spikes that reach ``core`` in this tick to ``axons`` (W,); ``rows`` is flat."""
+    words = axons.shape[0]
+    for word in range(words):
+        twin = program.twin_CW[core, word]
+        if twin >= 0:
+            axons[word] = axons[twin]
+            continue
+        arrived = np.uint64(0)
+        for move in range(
+            program.move_start[core * words + word], program.move_start[core * words + word + 1]
+        ):
+            place = row_of_delay[program.move_delay_M[move]] + np.uint64(program.move_source_M[move])
+            spikes = rows[place] & program.move_mask_M[move]
+            left = program.move_rotation_M[move]
+            arrived |= (spikes << left) | (spikes >> ((np.uint64(64) - left) & np.uint64(63)))
+        axons[word] = arrived
+
+
+@njit(cache=True, nogil=True)
+def _evaluate_four(axons, weights, crossbar, theta):  # type: ignore[no-untyped-def]
+    """Return the spikes of 64 lanes of a core with four axon words; ``crossbar`` is (4, 64)."""
+    x0, x1, x2, x3 = axons[0], axons[1], axons[2], axons[3]
+    w0, w1, w2, w3 = weights[0], weights[1], weights[2], weights[3]
+    c0, c1, c2, c3 = crossbar[0], crossbar[1], crossbar[2], crossbar[3]
+    fired = np.uint64(0)
+    for lane in range(WORD_BITS):
+        potential = w0 * popcount(x0 & c0[lane]) + w1 * popcount(x1 & c1[lane])
+        potential += w2 * popcount(x2 & c2[lane]) + w3 * popcount(x3 & c3[lane])
+        fired |= np.uint64(potential >= theta[lane]) << np.uint64(lane)
+    return fired
+
+
+@njit(cache=True, nogil=True)
+def _evaluate_any(axons, weights, crossbar, theta, potential):  # type: ignore[no-untyped-def]
+    """As :func:`_evaluate_four` for any number of axon words; ``potential`` is scratch of 64."""
+    potential[:] = 0
+    for word in range(axons.shape[0]):
+        x, w, c = axons[word], weights[word], crossbar[word]
+        for lane in range(WORD_BITS):
+            potential[lane] += w * popcount(x & c[lane])
+    fired = np.uint64(0)
+    for lane in range(WORD_BITS):
+        fired |= np.uint64(potential[lane] >= theta[lane]) << np.uint64(lane)
+    return fired
+
+
+@njit(cache=True, nogil=True)
+def _tick(program, rows, tick, cores):  # type: ignore[no-untyped-def]
+    """Evaluate ``cores`` in ``tick``; row t % len(rows) of ``rows`` holds the spikes of tick t."""
+    words = program.weight_KW.shape[1]
+    axons = np.empty(words, np.uint64)
+    potential = np.empty(WORD_BITS, np.int64)
+    row_of_delay = np.empty(rows.shape[0], np.uint64)
+    for delay in range(rows.shape[0]):
+        row_of_delay[delay] = (tick - delay) % rows.shape[0] * rows.shape[1]
+    flat, now = rows.reshape(-1), rows[tick % rows.shape[0]]
+    for core in cores:
+        _gather(program, flat, row_of_delay, core, axons)
+        tile = program.tile_C[core]
+        weights = program.weight_KW[tile]
+        target = program.lane_start_C[core] - program.block_start_K[tile]
+        for block in range(program.block_start_K[tile], program.block_start_K[tile + 1]):
+            crossbar, theta = program.crossbar[block], program.theta[block]
+            if words == 4:
+                now[target + block] = _evaluate_four(axons, weights, crossbar, theta)
+            else:
+                now[target + block] = _evaluate_any(axons, weights, crossbar, theta, potential)
+
+
+@njit(cache=True, nogil=True)
+def _play_frame(program, rows, spikes, start, cores):  # type: ignore[no-untyped-def]
+    """Play one frame from rest; ``rows`` holds the resting spikes wherever the frame cannot reach."""
+    rows[0, : program.input_words] = np.uint64(0)
+    pack_positions(spikes, rows[0, : program.input_words])
+    for tick in range(start.shape[0] - 1):
+        _tick(program, rows, tick, cores[start[tick] : start[tick + 1]])
+
+
+@njit(cache=True, nogil=True)
+def _count(program, row, actions):  # type: ignore[no-untyped-def]
+    """Return the votes (A,) of the output neurons' spikes in ``row``."""
+    votes = np.zeros(actions, np.int64)
+    for index in range(program.vote_word_V.shape[0]):
+        spikes = row[program.vote_word_V[index]] & program.vote_mask_V[index]
+        votes[program.vote_action_V[index]] += popcount(spikes)
+    return votes
+
+
+@njit(cache=True, nogil=True)
+def _play_stream(program, rows, spikes, ticks, actions):  # type: ignore[no-untyped-def]
+    """Play frames (B, O, H, W), one entering in each tick, from rest; return their votes (B, A)."""
+    frames = spikes.shape[0]
+    votes = np.zeros((frames, actions), np.int64)
+    for tick in range(frames + ticks):
+        row = rows[tick % rows.shape[0]]
+        row[: program.input_words] = np.uint64(0)
+        if tick < frames:
+            pack_positions(spikes[tick], row[: program.input_words])
+        _tick(program, rows, tick, program.order_C)
+        if tick >= ticks:
+            votes[tick - ticks] = _count(program, row, actions)
+    return votes

@@ -1,0 +1,144 @@
+"""The ``evaluate`` stage: an agent's score over full games, beside its teacher's and chance."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from configs.atomic import write_text
+from configs.environment import EnvironmentConfig
+from configs.errors import UserError
+from configs.play import EvaluateConfig
+from configs.provenance import Provenance
+from configs.stage import StageResult
+from runtime.agents import Agent, agent_file, check_file_game, make_agent
+from teacher.environment import action_meanings
+from teacher.evaluation import Evaluation, ScoresFunction, evaluate
+
+ARTEFACT = "evaluate.json"
+STICKY = 0.25
+
+
+def run(config: EvaluateConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
+    """Score the agent of ``config`` over full games and write ``evaluate.json`` into ``run_dir``.
+
+    The summary has ``mean``, ``ci95`` (95 % bootstrap interval), ``episodes``, ``returns``, ``frames``; with
+    ``compare`` also ``teacher`` and ``random`` (the same of each), ``percent_of_teacher`` = 100 mean /
+    teacher and ``percent_of_margin`` = 100 (mean - random) / (teacher - random); with ``also_sticky`` all
+    of it again under ``sticky``. Percentages are None where their divisor is not positive. An evaluation
+    is not resumed: ``resume`` plays it anew, with the same result.
+
+    Raises:
+        UserError: a file that is missing, unreadable or for another game.
+    """
+    game = config.environment.game
+    paths = _paths(config)
+    summary = {"game": game, "agent": config.agent, "epsilon": config.epsilon, "seed": config.seed}
+    summary |= _measure(config, config.environment, paths)
+    if config.also_sticky:
+        summary["sticky"] = _measure(config, dataclasses.replace(config.environment, sticky=STICKY), paths)
+    provenance = Provenance.of(config, config.seed, paths)
+    artefact = Path(run_dir) / ARTEFACT
+    document = {**summary, "provenance": dataclasses.asdict(provenance)}
+    write_text(artefact, json.dumps(document, indent=1) + "\n")
+    return StageResult(artefact, summary)
+
+
+def _paths(config: EvaluateConfig) -> dict[str, Path]:
+    """Return the files by role that the run reads; the comparison's teacher is ``teacher``."""
+    files = {"teacher": config.teacher, "student": config.student, "core_map": config.core_map}
+    game = config.environment.game
+    paths = {}
+    if config.agent != "random":
+        role, path = agent_file(config.agent, game, **files)
+        paths[role] = path
+    if config.compare:
+        paths["teacher"] = agent_file("teacher", game, **files)[1]
+    return paths
+
+
+def _measure(
+    config: EvaluateConfig, environment: EnvironmentConfig, paths: dict[str, Path]
+) -> dict[str, Any]:
+    """Return the agent's scores in ``environment``, with the comparison where it is asked for."""
+    measured: dict[str, Evaluation] = {}
+
+    def scores(name: str) -> Evaluation:
+        if name not in measured:
+            measured[name] = _evaluate(name, config, environment, paths)
+        return measured[name]
+
+    began = time.monotonic()
+    own = scores(config.agent)
+    seconds = time.monotonic() - began
+    summary = {**dataclasses.asdict(own), "episodes": config.episodes, "seconds": round(seconds, 2)}
+    summary["sticky_probability"] = environment.sticky
+    if config.compare:
+        teacher, chance = scores("teacher"), scores("random")
+        summary["teacher"] = dataclasses.asdict(teacher)
+        summary["random"] = dataclasses.asdict(chance)
+        summary["percent_of_teacher"] = percentage(own.mean, teacher.mean)
+        summary["percent_of_margin"] = percentage(own.mean - chance.mean, teacher.mean - chance.mean)
+    return summary
+
+
+def percentage(part: float, whole: float) -> float | None:
+    """Return 100 part / whole, None where ``whole`` is not positive."""
+    return round(100 * part / whole, 3) if whole > 0 else None
+
+
+def _evaluate(
+    name: str, config: EvaluateConfig, environment: EnvironmentConfig, paths: dict[str, Path]
+) -> Evaluation:
+    actions = len(action_meanings(environment.game))
+    with _scores_function(name, environment.game, actions, paths) as scores_fn:
+        return evaluate(
+            scores_fn,
+            environment,
+            episodes=config.episodes,
+            epsilon=1.0 if name == "random" else config.epsilon,
+            seed=config.seed,
+            num_envs=config.num_envs,
+        )
+
+
+@contextlib.contextmanager
+def _scores_function(name: str, game: str, actions: int, paths: dict[str, Path]) -> Iterator[ScoresFunction]:
+    """Yield what maps stacks (B, 4, 84, 84) to the agent's scores (B, A): in batches where it can."""
+    if name == "random":
+        # Every action is explored; the scores do not matter.
+        yield lambda obs_BCHW: np.zeros((len(obs_BCHW), actions))
+    elif name in ("teacher", "fp16"):
+        from teacher.policy import load_teacher
+
+        policy = load_teacher(paths["teacher"], "fp32" if name == "teacher" else "fp16")
+        check_file_game(paths["teacher"], policy.game, policy.actions, game, actions)
+        yield policy.q_values
+    elif name == "student":
+        import torch
+
+        from student.integer_net import load
+        from student.torch_net import TorchIntegerNet
+
+        net, _ = load(paths["student"])
+        check_file_game(paths["student"], net.game, net.actions, game, actions)
+        integer = TorchIntegerNet(net)
+        yield lambda obs_BCHW: integer.votes(torch.from_numpy(obs_BCHW)).numpy()
+    elif name in ("cores", "lava"):
+        agent = make_agent(name, paths["core_map" if name == "cores" else "student"], game, actions)
+        with contextlib.closing(agent):
+            yield lambda obs_BCHW: _one_by_one(agent, obs_BCHW)
+    else:
+        raise UserError(f"unknown agent {name!r}", "see `spikestill evaluate --help`")
+
+
+def _one_by_one(agent: Agent, obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+    return np.stack([agent.act(stack_CHW).scores for stack_CHW in obs_BCHW])

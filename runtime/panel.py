@@ -1,0 +1,162 @@
+"""One video frame: the game's screen beside what goes on in the agent.
+
+The screen is 160x210 with pixels wider than high, shown 4x3; to its right the neurosynaptic cores at
+their places on the chip, lit by the part of their neurons that fired (for agents without cores: the
+newest frame that the agent saw), the votes or Q-values, latency and misses.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from runtime.emulator import FRAME_RATE_HZ
+from runtime.frame_ring import FRAME
+
+HEIGHT, WIDTH = 640, 992
+SCALE_X, SCALE_Y = 4, 3
+SCREEN_TOP = 5
+LEFT = 656
+INNER = 320
+GRID_TOP = 64
+BARS_TOP, BARS_HEIGHT = 422, 160
+MAX_COLUMN_ACTIONS = 9
+RECENT = 900
+"""Decisions whose p99 is shown: a minute at frame_skip 4."""
+
+BACKGROUND = np.array([16, 18, 24], np.uint8)
+FAINT = np.array([44, 48, 60], np.uint8)
+BAR = np.array([86, 120, 170], np.uint8)
+CHOSEN = np.array([255, 176, 64], np.uint8)
+TEXT = np.array([222, 226, 234], np.uint8)
+DIM = np.array([140, 148, 164], np.uint8)
+ALARM = np.array([255, 96, 88], np.uint8)
+
+
+def heat_palette() -> npt.NDArray[np.uint8]:
+    """Return colours of 0..255, (256, 3): dark blue over orange to white."""
+    stops = np.array([0, 40, 110, 180, 255])
+    colours = np.array([[22, 26, 40], [40, 58, 120], [190, 70, 90], [255, 168, 60], [255, 250, 225]])
+    levels = np.arange(256)
+    return np.stack([np.interp(levels, stops, colours[:, c]) for c in range(3)], axis=1).astype(np.uint8)
+
+
+@functools.lru_cache(maxsize=512)
+def text_mask(text: str, size: int) -> npt.NDArray[np.uint8]:
+    """Return ``text`` as coverage 0..255, uint8 (height, width), at a font size in pixels."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    font = ImageFont.load_default(size)
+    box = font.getbbox(text)
+    image = Image.new("L", (max(1, int(box[2]) + 1), int(size * 1.3)), 0)
+    ImageDraw.Draw(image).text((0, 0), text, fill=255, font=font)
+    return np.asarray(image)
+
+
+@njit(cache=True, nogil=True)
+def enlarge(screen_HW3, out_HW3, scale_y, scale_x):  # type: ignore[no-untyped-def]
+    """Write ``screen_HW3`` into ``out_HW3``, each pixel repeated ``scale_y`` x ``scale_x`` times."""
+    for row in range(out_HW3.shape[0]):
+        for column in range(out_HW3.shape[1]):
+            for colour in range(3):
+                out_HW3[row, column, colour] = screen_HW3[row // scale_y, column // scale_x, colour]
+
+
+class Panel:
+    """Draws video frames, uint8 (640, 992, 3), into one canvas.
+
+    Args:
+        game: the game's name.
+        agent: the agent's name.
+        actions: names of the actions.
+        picture: gives the picture of a frame's decision, uint8 (H, W, 3) of at most 320 x 320, and a caption.
+    """
+
+    def __init__(
+        self,
+        game: str,
+        agent: str,
+        actions: list[str],
+        picture: Callable[[np.void], tuple[npt.NDArray[np.uint8], str]],
+    ) -> None:
+        self.game, self.agent, self.actions = game, agent, actions
+        self._picture = picture
+        self._latency_ms: deque[float] = deque(maxlen=RECENT)
+        self._shown = -1
+        self.canvas = np.empty((HEIGHT, WIDTH, 3), np.uint8)
+        self.canvas[:] = BACKGROUND
+        # Compiles and loads what drawing needs now, not while frames come.
+        self._draw_answer(np.zeros(1, FRAME)[0])
+        self._clear(GRID_TOP, HEIGHT)
+        self._latency_ms.clear()
+
+    def draw(self, frame: np.void) -> npt.NDArray[np.uint8]:
+        """Draw one frame (a ``FRAME``) and return the canvas, which the next call overwrites."""
+        screen_HW3 = frame["screen"]
+        height, width = screen_HW3.shape[0] * SCALE_Y, screen_HW3.shape[1] * SCALE_X
+        enlarge(screen_HW3, self.canvas[SCREEN_TOP : SCREEN_TOP + height, :width], SCALE_Y, SCALE_X)
+        self._clear(0, GRID_TOP)
+        self._text(12, f"{self.game}   {self.agent}", 18)
+        seconds = frame["frame"] / FRAME_RATE_HZ
+        self._text(38, f"score {frame['score']:g}     game {frame['game'] + 1}     {seconds:.1f} s", 14, DIM)
+        if frame["answer"] > self._shown:
+            self._shown = int(frame["answer"])
+            self._draw_answer(frame)
+        return self.canvas
+
+    def _draw_answer(self, frame: np.void) -> None:
+        self._clear(GRID_TOP, HEIGHT)
+        picture, caption = self._picture(frame)
+        height, width = picture.shape[:2]
+        left = LEFT + (INNER - width) // 2
+        self.canvas[GRID_TOP : GRID_TOP + height, left : left + width] = picture
+        self._text(GRID_TOP + INNER + 6, caption, 13, DIM)
+        self._bars(frame["scores"][: len(self.actions)], int(frame["action"]), votes=bool(frame["votes"]))
+        self._latency_ms.append(float(frame["latency_ms"]))
+        p99_ms = np.percentile(self._latency_ms, 99, method="inverted_cdf")
+        self._text(588, f"latency {frame['latency_ms']:.1f} ms     p99 {p99_ms:.1f} ms", 14)
+        colour = ALARM if frame["misses"] else DIM
+        self._text(610, f"misses {frame['misses']} of {frame['decisions']}", 14, colour)
+
+    def _bars(self, values: npt.NDArray[np.float64], action: int, *, votes: bool) -> None:
+        """Draw a bar for each action, votes from 0 and Q-values from the lowest, to the highest."""
+        low = 0.0 if votes else float(values.min())
+        span = max(float(values.max()) - low, 1e-9)
+        columns = 1 if len(values) <= MAX_COLUMN_ACTIONS else 2
+        rows = -(-len(values) // columns)
+        pitch = min(24, BARS_HEIGHT // rows)
+        size = 11 if columns == 2 else 12
+        label, cell = (78, INNER // columns) if columns == 2 else (90, INNER)
+        for index, value in enumerate(values):
+            top = BARS_TOP + index % rows * pitch
+            left = LEFT + index // rows * cell
+            colour = CHOSEN if index == action else BAR
+            self._text(top + (pitch - size) // 2 - 2, self.actions[index].lower(), size, colour, left)
+            full = cell - label - 8
+            bar = self.canvas[top + 2 : top + pitch - 2, left + label : left + label + full]
+            bar[:] = FAINT
+            bar[:, : round(full * (value - low) / span)] = colour
+
+    def _clear(self, top: int, bottom: int) -> None:
+        self.canvas[top:bottom, LEFT - 16 :] = BACKGROUND
+
+    def _text(
+        self, top: int, text: str, size: int, colour: npt.NDArray[np.uint8] = TEXT, left: int = LEFT
+    ) -> None:
+        mask = text_mask(text, size)
+        area = self.canvas[top : top + mask.shape[0], left : left + mask.shape[1]]
+        share = mask[: area.shape[0], : area.shape[1], None].astype(np.uint16)
+        area[:] = ((255 - share) * area + share * colour.astype(np.uint16)) // 255
+
+
+def seen_picture(frame: np.void) -> tuple[npt.NDArray[np.uint8], str]:
+    """Return the newest picture of the decided stack, three times enlarged, and a caption."""
+    seen = frame["stack"][-1]
+    picture = np.empty((3 * seen.shape[0], 3 * seen.shape[1], 3), np.uint8)
+    enlarge(np.repeat(seen[:, :, None], 3, axis=2), picture, 3, 3)
+    return picture, "what the agent sees: 84 x 84, the newest of 4 frames"

@@ -1,0 +1,134 @@
+"""The ``play`` stage: a game in real time, shown and recorded beside the loop."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from configs.atomic import write_text
+from configs.play import PlayConfig
+from configs.progress import Progress
+from configs.provenance import Provenance
+from configs.stage import StageResult, StopRequest, stop_on_signal
+from runtime.agents import Agent, agent_file, make_agent
+from runtime.clock import Clock, MonotonicClock, steady_interpreter
+from runtime.display import Display, DisplayOptions
+from runtime.emulator import FRAME_RATE_HZ, Emulator
+from runtime.loop import play_live
+from runtime.telemetry import Telemetry
+
+ARTEFACT = "play.json"
+
+
+def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
+    """Play as ``config`` says; write ``play.json`` into ``run_dir``, and the video where it is asked for.
+
+    The summary has ``score`` (mean of the finished games; of the running one where none has finished),
+    ``scores``, ``decisions``, ``misses``, ``latency_ms`` and ``jitter_ms`` (p50, p99, p999, max),
+    ``histogram`` and, with a recording, ``video_frames`` and ``dropped_video_frames``. A game cannot be
+    resumed: ``resume`` plays a new one.
+
+    Raises:
+        UserError: a file that is missing, unreadable or for another game; no room for the video.
+    """
+    game = config.environment.game
+    role, path = agent_file(
+        config.agent, game, teacher=config.teacher, student=config.student, core_map=config.core_map
+    )
+    with contextlib.ExitStack() as stack:
+        emulator = Emulator(config.environment, config.seed)
+        stack.callback(emulator.close)
+        agent = make_agent(config.agent, path, game, len(emulator.actions))
+        stack.callback(agent.close)
+        stop = stack.enter_context(stop_on_signal())
+        telemetry = Telemetry()
+        summary = _play(config, path, emulator, agent, MonotonicClock(), telemetry, stop)
+        interrupted = bool(stop)
+    summary |= telemetry.summary() | {"interrupted": interrupted}
+    provenance = Provenance.of(config, config.seed, {role: path})
+    document = {**summary, "provenance": dataclasses.asdict(provenance)}
+    artefact = Path(run_dir) / ARTEFACT
+    write_text(artefact, json.dumps(document, indent=1) + "\n")
+    return StageResult(artefact, summary, finished=not interrupted)
+
+
+def _play(
+    config: PlayConfig,
+    path: Path,
+    emulator: Emulator,
+    agent: Agent,
+    clock: Clock,
+    telemetry: Telemetry,
+    stop: StopRequest,
+) -> dict[str, Any]:
+    """Play until enough seconds or games are over or a stop is asked for; return the scores."""
+    episodes = config.episodes if config.episodes or config.seconds else 1
+    scores: list[float] = []
+    running = seconds = 0.0
+    display: Display | None = None
+    with contextlib.ExitStack() as stack:
+        display = _display(config, emulator, agent, path)
+        if display:
+            stack.callback(display.close)
+        bar = None if terminal_shown(config) else stack.enter_context(_progress(config, episodes))
+        stack.enter_context(steady_interpreter())
+        loop = play_live(emulator, agent, clock, telemetry, epsilon=config.epsilon, seed=config.seed)
+        stack.enter_context(contextlib.closing(loop))
+        began_s = clock.now()
+        for tick in loop:
+            if display:
+                display.offer(emulator.screen, tick, telemetry)
+            running = tick.score
+            if tick.over:
+                scores.append(tick.score)
+            seconds = clock.now() - began_s
+            if bar and (tick.over or tick.frame % FRAME_RATE_HZ == 0):
+                done = len(scores) if episodes else min(int(seconds), bar.total)
+                bar.advance(done - bar.done, score=tick.score, misses=telemetry.misses)
+            if stop or len(scores) == episodes or (config.seconds and seconds >= config.seconds):
+                break
+    return {
+        "game": config.environment.game,
+        "agent": agent.name,
+        "frame_skip": config.environment.frame_skip,
+        "seconds": round(seconds, 3),
+        "score": sum(scores) / len(scores) if scores else running,
+        "scores": scores,
+        "games": len(scores),
+        "video": str(config.record) if config.record else None,
+        "video_frames": display.frames if display else 0,
+        "dropped_video_frames": display.dropped if display and config.record else 0,
+    }
+
+
+def terminal_shown(config: PlayConfig) -> bool:
+    """Return whether the game is drawn on the terminal."""
+    return config.view == "terminal" and sys.stderr.isatty()
+
+
+def _display(config: PlayConfig, emulator: Emulator, agent: Agent, path: Path) -> Display | None:
+    """Return the display that ``config`` asks for."""
+    if config.record is None and not terminal_shown(config):
+        return None
+    return Display(
+        DisplayOptions(
+            game=config.environment.game,
+            agent=agent.name,
+            actions=emulator.actions,
+            core_map=str(path) if agent.name == "cores" else None,
+            video=str(config.record) if config.record else None,
+            terminal=terminal_shown(config),
+        )
+    )
+
+
+def _progress(config: PlayConfig, episodes: int | None) -> Progress:
+    label = f"playing {config.environment.game}"
+    if episodes:
+        return Progress(label, episodes, "games")
+    return Progress(label, math.ceil(config.seconds or 0), "s")

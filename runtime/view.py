@@ -1,0 +1,117 @@
+"""The game in a terminal: half blocks in true colour, 15 pages a second."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from types import TracebackType
+from typing import TextIO
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.emulator import FRAME_RATE_HZ
+
+RATE_HZ = 15.0
+BAR_CELLS = 20
+SIDE_CELLS = 44
+PIXEL_ASPECT = 4 / 3
+UNKNOWN_SIZE = os.terminal_size((120, 50))
+ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"
+LEAVE = "\x1b[0m\x1b[?25h\x1b[?1049l"
+HOME = "\x1b[H"
+CLEAR_LINE = "\x1b[0m\x1b[K"
+
+
+def half_blocks(picture_HW3: npt.NDArray[np.uint8]) -> list[str]:
+    """Return a line of text for every two rows of ``picture_HW3``, uint8 (H, W, 3), H even.
+
+    Each character is the upper half block, the upper pixel in its foreground and the lower in its
+    background; colours are only written where they change.
+    """
+    lines = []
+    for upper_W3, lower_W3 in zip(picture_HW3[0::2].tolist(), picture_HW3[1::2].tolist(), strict=True):
+        parts, last = [], None
+        for upper, lower in zip(upper_W3, lower_W3, strict=True):
+            if (upper, lower) != last:
+                parts.append("\x1b[38;2;{};{};{};48;2;{};{};{}m".format(*upper, *lower))
+                last = (upper, lower)
+            parts.append("▀")
+        lines.append("".join(parts))
+    return lines
+
+
+def shrink(screen_HW3: npt.NDArray[np.uint8], columns: int, lines: int) -> npt.NDArray[np.uint8]:
+    """Return the screen in at most ``columns`` x ``2 * lines`` pixels, its shape kept, by picking pixels.
+
+    A pixel of the screen is 4/3 as wide as high, as in the video; one of a half block is about square.
+    """
+    height, width = screen_HW3.shape[:2]
+    scale = min(columns / (width * PIXEL_ASPECT), 2 * lines / height)
+    rows, cells = max(2, int(height * scale) // 2 * 2), max(1, int(width * PIXEL_ASPECT * scale))
+    row = (np.arange(rows) + 0.5) * height / rows
+    column = (np.arange(cells) + 0.5) * width / cells
+    return screen_HW3[row.astype(np.int64)[:, None], column.astype(np.int64)[None, :]]
+
+
+def side_lines(frame: np.void, title: str, actions: list[str]) -> list[str]:
+    """Return what stands beside the game: score, votes or Q-values as bars, latency and misses."""
+    seconds = frame["frame"] / FRAME_RATE_HZ
+    lines = [title, "", f"score {frame['score']:g}   game {frame['game'] + 1}   {seconds:.0f} s", ""]
+    if frame["answer"] >= 0:
+        scores = frame["scores"][: len(actions)]
+        low = 0.0 if frame["votes"] else float(scores.min())
+        span = max(float(scores.max()) - low, 1e-9)
+        for index, (name, score) in enumerate(zip(actions, scores.tolist(), strict=True)):
+            mark = "▶" if index == frame["action"] else " "
+            lines.append(f"{mark} {name.lower():<14} {'█' * round(BAR_CELLS * (score - low) / span)}")
+        lines += ["", f"latency {frame['latency_ms']:.2f} ms"]
+    lines.append(f"misses {frame['misses']} of {frame['decisions']} decisions")
+    return lines
+
+
+class TerminalView:
+    """Shows the game on a terminal, which the context gives back as it was.
+
+    Args:
+        stream: the terminal.
+        title: the first line beside the game.
+        actions: names of the actions.
+    """
+
+    def __init__(self, stream: TextIO, title: str, actions: list[str]) -> None:
+        self._stream, self._title, self._actions = stream, title, actions
+        self._due_s = 0.0
+
+    def __enter__(self) -> TerminalView:
+        self._stream.write(ENTER)
+        return self
+
+    def show(self, frame: np.void) -> None:
+        """Draw a frame, a scalar of dtype ``FRAME``, unless the last is less than 1/15 s ago."""
+        now_s = time.monotonic()
+        if now_s < self._due_s:
+            return
+        self._due_s = now_s + 1 / RATE_HZ
+        size = os.get_terminal_size(self._stream.fileno())
+        self._stream.write(self.page(frame, size if size.columns and size.lines else UNKNOWN_SIZE))
+        self._stream.flush()
+
+    def page(self, frame: np.void, size: os.terminal_size) -> str:
+        """Return one page of text with its control sequences."""
+        side = side_lines(frame, self._title, self._actions)
+        columns = max(20, size.columns - SIDE_CELLS)
+        game = half_blocks(shrink(frame["screen"], columns, max(4, size.lines - 1)))
+        game += [" " * game[0].count("▀")] * (len(side) - len(game))
+        lines = [
+            f"{picture}\x1b[0m  {beside}{CLEAR_LINE}"
+            for picture, beside in itertools.zip_longest(game, side, fillvalue="")
+        ][: size.lines]
+        return HOME + "\r\n".join(lines) + "\x1b[J"
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.write(LEAVE)
+        self._stream.flush()

@@ -1,0 +1,1 @@
+"""The command line, the pipeline that chains the stages, and the HTML report."""

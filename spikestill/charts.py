@@ -1,0 +1,206 @@
+"""Charts as inline SVG, coloured by the page's CSS, so that one file reads well light and dark.
+
+CSS classes: ``axis`` (lines), ``label`` (small text), ``mark`` (values), and ``s0``, ``s1`` ... (series).
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+import numpy.typing as npt
+
+Series = tuple[str, Sequence[float], Sequence[float]]
+Bounds = tuple[float, float, float, float]
+
+
+def png_uri(pixels: npt.NDArray[np.uint8]) -> str:
+    """Return an image, uint8 (H, W) or (H, W, 3), as a ``data:`` URI of a PNG."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Return about ``count`` round numbers inside [low, high]."""
+    if not high > low:
+        return [low]
+    raw = (high - low) / count
+    magnitude = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * magnitude for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= raw)
+    first = math.ceil(low / step - 1e-9)
+    return [round(index * step, 12) for index in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def short(value: float) -> str:
+    """Return a number for an axis: 1.2M, 30k, 0.25."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            scale = 1e3 if letter == "k" else size
+            return f"{value / scale:g}{letter}"
+    return f"{value:,.10g}"
+
+
+def line_chart(
+    series: Sequence[Series],
+    x_label: str,
+    y_label: str,
+    *,
+    percent: bool = False,
+    width: int = 520,
+    height: int = 260,
+) -> str:
+    """Return lines of (name, x, y); a legend names them where there are several."""
+    xs = [value for _, x, _ in series for value in x]
+    ys = [value for _, _, y in series for value in y if math.isfinite(value)]
+    low, high = min(ys), max(ys)
+    room = (high - low) * 0.06 or abs(high) * 0.06 or 1.0
+    bounds = (min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1.0, low - room, high + room)
+    parts = [_frame(bounds, x_label, y_label, width, height, percent)]
+    for index, (_, x, y) in enumerate(series):
+        places = [
+            (_x(a, bounds, width), _y(b, bounds, height))
+            for a, b in zip(x, y, strict=True)
+            if math.isfinite(b)
+        ]
+        points = " ".join(f"{left:.1f},{top:.1f}" for left, top in places)
+        parts.append(f'<polyline class="line s{index}" points="{points}"/>')
+        if len(places) == 1:
+            parts.append(
+                f'<circle class="fill s{index}" cx="{places[0][0]:.1f}" cy="{places[0][1]:.1f}" r="4"/>'
+            )
+    if len(series) > 1:
+        left = LEFT + 8.0
+        for index, (name, _, _) in enumerate(series):
+            parts.append(f'<rect class="fill s{index}" x="{left}" y="6" width="12" height="4" rx="2"/>')
+            parts.append(_text(left + 17, 12, name, anchor="start"))
+            left += 34 + 6.4 * len(name)
+    return _svg(parts, width, height, f"{y_label} against {x_label}")
+
+
+def histogram(
+    edges: Sequence[float],
+    counts: Sequence[int],
+    x_label: str,
+    marks: Sequence[tuple[str, float]] = (),
+    *,
+    width: int = 520,
+    height: int = 260,
+) -> str:
+    """Return bars of ``counts`` between ``edges`` on a logarithmic x axis, with named vertical lines."""
+    filled = [index for index, count in enumerate(counts) if count]
+    first, last = (filled[0], filled[-1]) if filled else (0, len(counts) - 1)
+    low = min([edges[first], *(value for _, value in marks)])
+    high = max([edges[last + 1], *(value for _, value in marks)])
+    bounds = (math.log10(low) - 0.08, math.log10(high) + 0.12, 0.0, max(*counts, 1) * 1.3)
+    parts = [_frame(bounds, x_label, "decisions", width, height, False, log_x=True)]
+    base = _y(0.0, bounds, height)
+    for index in range(first, last + 1):
+        left, right = (_x(math.log10(edges[index + side]), bounds, width) for side in (0, 1))
+        top = _y(counts[index], bounds, height)
+        box = f'x="{left + 0.7:.1f}" y="{top:.1f}" width="{max(right - left - 1.4, 1):.1f}"'
+        title = f"{edges[index]:.3g}-{edges[index + 1]:.3g} ms: {counts[index]:,}"
+        parts.append(
+            f'<rect class="fill s0" {box} height="{base - top:.1f}" rx="1.5"><title>{title}</title></rect>'
+        )
+    for index, (name, value) in enumerate(sorted(marks, key=lambda mark: mark[1])):
+        x, y = _x(math.log10(value), bounds, width), TOP + 10 + 13 * (index % 3)
+        parts.append(_line("rule", x, y - 2, x, base))
+        in_right_half = x > width * 0.62
+        parts.append(
+            _text(
+                x - 4 if in_right_half else x + 4,
+                y + 4,
+                f"{name} {value:.3g} ms",
+                anchor="end" if in_right_half else "start",
+                strong=True,
+            )
+        )
+    return _svg(parts, width, height, f"histogram of {x_label}")
+
+
+def interval_chart(
+    rows: Sequence[tuple[str, float, tuple[float, float] | None]], x_label: str, *, width: int = 520
+) -> str:
+    """Return one line for each (name, mean, interval): a dot on its 95 % interval, and the value in words."""
+    height = 34 * len(rows) + 46
+    values = [value for _, mean, ci in rows for value in (mean, *(ci or ()))]
+    room = (max(values) - min(values)) * 0.08 or 1.0
+    low, high = min(values) - room, max(values) + room
+    left, right, base = 110, width - 92, height - 40
+
+    def place(value: float) -> float:
+        return left + (value - low) / (high - low) * (right - left)
+
+    parts = [_line("axis", left, base, right, base)]
+    for tick in ticks(low, high, 6):
+        parts.append(_line("grid", place(tick), 6, place(tick), base))
+        parts.append(_text(place(tick), base + 15, short(tick)))
+    for index, (name, mean, ci) in enumerate(rows):
+        y = 22 + 34 * index
+        parts.append(_text(left - 12, y + 4, name, anchor="end", strong=True))
+        if ci:
+            parts.append(_line(f"whisker s{index}", place(ci[0]), y, place(ci[1]), y))
+        parts.append(f'<circle class="fill s{index}" cx="{place(mean):.1f}" cy="{y}" r="5.5"/>')
+        parts.append(_text(right + 12, y + 4, f"{mean:,.5g}", anchor="start", strong=True))
+    parts.append(_text((left + right) / 2, height - 6, x_label))
+    return _svg(parts, width, height, x_label)
+
+
+LEFT, RIGHT, TOP, BOTTOM = 60, 12, 20, 42
+
+
+def _x(value: float, bounds: Bounds, width: int) -> float:
+    return LEFT + (value - bounds[0]) / (bounds[1] - bounds[0]) * (width - LEFT - RIGHT)
+
+
+def _y(value: float, bounds: Bounds, height: int) -> float:
+    return height - BOTTOM - (value - bounds[2]) / (bounds[3] - bounds[2]) * (height - TOP - BOTTOM)
+
+
+def _line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+
+
+def _text(
+    x: float, y: float, text: str, *, anchor: str = "middle", strong: bool = False, upright: bool = False
+) -> str:
+    kind = "label strong" if strong else "label"
+    place = f'transform="translate({x:.0f} {y:.0f}) rotate(-90)"' if upright else f'x="{x:.1f}" y="{y:.1f}"'
+    return f'<text class="{kind}" text-anchor="{anchor}" {place}>{escape(text)}</text>'
+
+
+def _frame(
+    bounds: Bounds, x_label: str, y_label: str, width: int, height: int, percent: bool, log_x: bool = False
+) -> str:
+    base, right, parts = height - BOTTOM, width - RIGHT, []
+    for tick in ticks(bounds[2], bounds[3]):
+        y = _y(tick, bounds, height)
+        parts.append(_line("grid", LEFT, y, right, y))
+        parts.append(_text(LEFT - 7, y + 4, f"{100 * tick:g} %" if percent else short(tick), anchor="end"))
+    for tick in _log_ticks(bounds) if log_x else ticks(bounds[0], bounds[1], 6):
+        text = short(round(10.0**tick, 6)) if log_x else short(tick)
+        parts.append(_text(_x(tick, bounds, width), base + 16, text))
+    parts.append(_line("axis", LEFT, base, right, base))
+    parts.append(_text((LEFT + right) / 2, height - 8, x_label))
+    parts.append(_text(12, (TOP + base) / 2, y_label, upright=True))
+    return "".join(parts)
+
+
+def _log_ticks(bounds: Bounds) -> list[float]:
+    """Return the logarithms of 1, 2, 5 of every decade, or of 1 alone where those would crowd."""
+    decades = range(math.floor(bounds[0]), math.ceil(bounds[1]) + 1)
+    values = [math.log10(step * 10.0**decade) for decade in decades for step in (1, 2, 5)]
+    inside = [value for value in values if bounds[0] <= value <= bounds[1]]
+    return inside if len(inside) <= 9 else [value for value in inside if abs(value - round(value)) < 1e-9]
+
+
+def _svg(parts: Sequence[str], width: int, height: int, title: str) -> str:
+    body = "".join(parts)
+    return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">{body}</svg>'

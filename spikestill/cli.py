@@ -1,0 +1,303 @@
+"""The command ``spikestill``: reads arguments, runs one verb, prints its summary, gives the exit status.
+
+Exit status: 0 done; 1 the run failed; 2 the arguments are wrong; 130 the user interrupted it.
+Nothing heavy is imported here: a verb's modules are imported when it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from configs.errors import UserError
+from configs.stage import StageResult
+from spikestill.verbs import VERBS, Verb
+
+FAILED, BAD_ARGUMENTS, INTERRUPTED = 1, 2, 130
+# Options of every verb: name to (takes a value, help).
+COMMON: dict[str, tuple[bool, str]] = {
+    "config": (True, "YAML recipe, a file or the name of a shipped one; flags override it"),
+    "run_dir": (True, "folder for what the command writes; made if absent"),
+    "resume": (False, "go on with what an interrupted run left in --run_dir"),
+    "print_config": (False, "print the resolved options as YAML, and do nothing else"),
+    "json": (False, "print the summary as one JSON object, last on standard output"),
+    "debug": (False, "show the traceback of a failure"),
+    "help": (False, "show this help"),
+}
+
+
+@dataclasses.dataclass
+class Arguments:
+    """What the user typed after the verb: common options, and the verb's own by dotted name."""
+
+    common: dict[str, str] = dataclasses.field(default_factory=dict)
+    own: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line ``argv`` (without the program's name); return the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = _main(words)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output left; the interpreter still wants to flush it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def _main(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(general_help())
+        return 0
+    if words[0] == "--version":
+        from importlib import metadata
+
+        print(f"spikestill {metadata.version('spikestill')}")
+        return 0
+    if words[0] not in VERBS:
+        from configs.loading import unknown
+
+        return _bad_arguments(unknown(words[0], list(VERBS), "command"), "spikestill --help")
+    verb, debug = VERBS[words[0]], "--debug" in words
+    try:
+        arguments = parse(verb, words[1:])
+        if "help" in arguments.common:
+            print(verb_help(verb))
+            return 0
+        run_dir = _run_dir(verb, arguments)
+        config = _config(verb, arguments, run_dir)
+    except UserError as error:
+        if debug:
+            raise
+        return _bad_arguments(error, f"spikestill {verb.name} --help")
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        return _failed(error, debug)
+    if "print_config" in arguments.common:
+        from configs.loading import to_yaml
+
+        print(to_yaml(config), end="")
+        return 0
+    return _run(verb, config, run_dir, arguments, debug)
+
+
+def _run(verb: Verb, config: Any, run_dir: Path, arguments: Arguments, debug: bool) -> int:
+    as_json, resume = "json" in arguments.common, "resume" in arguments.common
+    try:
+        # What libraries print goes to standard error: standard output is the summary's.
+        with contextlib.redirect_stdout(sys.stderr):
+            if verb.writes:
+                save_config(verb, config, run_dir)
+            result = verb.run(config, run_dir, resume=resume)
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        return _failed(error, debug)
+    report(verb, result, as_json)
+    if result.finished:
+        return 0
+    again = f"spikestill {verb.name} --run_dir {shlex.quote(str(run_dir))}"
+    again += " --resume and the same options" if verb.resumable else " and the same options"
+    print(f"stopped before the end; go on with: {again}", file=sys.stderr)
+    return INTERRUPTED
+
+
+def save_config(verb: Verb, config: Any, run_dir: Path) -> None:
+    """Write the resolved options of a run to ``run_dir/VERB.config.yaml``."""
+    from configs.atomic import write_text
+    from configs.loading import to_yaml
+
+    write_text(run_dir / f"{verb.name}.config.yaml", to_yaml(config))
+
+
+def report(verb: Verb, result: StageResult, as_json: bool) -> None:
+    """Print a run's summary on standard output."""
+    summary = {**result.summary, "artefact": str(result.artefact), "finished": result.finished}
+    if as_json:
+        print(json.dumps(summary, default=str), flush=True)
+        return
+    from spikestill.console import print_summary
+
+    print_summary(verb.name, summary)
+
+
+def parse(verb: Verb, words: Sequence[str]) -> Arguments:
+    """Return what ``words`` (after the verb) say: ``--name value``, ``--name=value``, a bare word, switches.
+
+    Raises:
+        UserError: an unknown option (the nearest is named), a missing value, a bare word too many.
+    """
+    from configs.loading import options, unknown
+
+    own = {option.name: option for option in options(verb.config_class())}
+    arguments, index = Arguments(), 0
+    while index < len(words):
+        word, index = words[index], index + 1
+        if word == "-h":
+            word = "--help"
+        if not word.startswith("--") or word == "--":
+            _positional(verb, word, arguments)
+            continue
+        name, equals, value = word[2:].partition("=")
+        name = name.replace("-", "_")
+        if name in COMMON and not COMMON[name][0]:
+            if equals:
+                raise UserError(f"--{name} is a switch, it takes no value", f"give --{name} alone")
+            arguments.common[name] = "true"
+            continue
+        if name not in own and name not in COMMON:
+            # A whole group may be given as its YAML in the recipe only.
+            raise unknown(name, [*own, *COMMON], "option")
+        if not equals:
+            following = words[index] if index < len(words) else None
+            takes_none = name in own and own[name].type is bool
+            if following is None or following.startswith("--") or (takes_none and not _is_bool(following)):
+                if not takes_none:
+                    raise UserError(f"--{name} needs a value", f"give --{name} VALUE")
+                value = "true"
+            else:
+                value, index = following, index + 1
+        (arguments.common if name in COMMON else arguments.own)[name] = value
+    if "resume" in arguments.common and not verb.resumable and verb.name != "run":
+        resumable = ", ".join(name for name, each in VERBS.items() if each.resumable)
+        raise UserError(f"{verb.name} has nothing to resume", f"leave --resume away; it is for {resumable}")
+    return arguments
+
+
+def _is_bool(word: str) -> bool:
+    from configs.loading import FALSE, TRUE
+
+    return word.lower() in TRUE + FALSE
+
+
+def _positional(verb: Verb, word: str, arguments: Arguments) -> None:
+    if not verb.positional:
+        raise UserError(
+            f"{verb.name} takes no {word!r}", f"options start with --; see spikestill {verb.name} --help"
+        )
+    if verb.positional in arguments.own:
+        raise UserError(
+            f"{verb.name} takes one {_positional_word(verb)}, {word!r} is one too many", "leave it away"
+        )
+    arguments.own[verb.positional] = word.replace("-", "_") if verb.positional.endswith("game") else word
+
+
+def _positional_word(verb: Verb) -> str:
+    return verb.positional.rpartition(".")[2].upper()
+
+
+def _run_dir(verb: Verb, arguments: Arguments) -> Path:
+    if "run_dir" in arguments.common:
+        return Path(arguments.common["run_dir"]).expanduser()
+    if verb.name == "run":
+        return Path("runs") / Path(arguments.common.get("config", "pipeline")).stem
+    if "resume" in arguments.common:
+        raise UserError(
+            "--resume does not say which run", "give --run_dir, the folder of the interrupted run"
+        )
+    return Path("runs") / f"{verb.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _config(verb: Verb, arguments: Arguments, run_dir: Path) -> Any:
+    from configs.loading import find_recipe, load, nested, read_recipe
+
+    recipe = find_recipe(arguments.common["config"]) if "config" in arguments.common else None
+    given = nested({**(read_recipe(recipe) if recipe else {}), **arguments.own})
+    # What an earlier command left in this run folder is the input of the next one.
+    found = {
+        option: str(run_dir / name)
+        for option, name in verb.inputs.items()
+        if option not in given and (run_dir / name).is_file()
+    }
+    return load(verb.config_class(), recipe, {**found, **arguments.own})
+
+
+def general_help() -> str:
+    """Return the text of ``spikestill --help``."""
+    width = max(map(len, VERBS))
+    lines = [
+        "usage: spikestill VERB [--config recipe.yaml] [--option value ...]",
+        "",
+        "Distil Atari policies into networks that run on neurosynaptic cores, and play them live.",
+        "",
+        *(f"  {name:<{width}}  {verb.summary}" for name, verb in VERBS.items()),
+        "",
+        "First steps:",
+        "  spikestill play pong            play the shipped Pong student in real time",
+        "  spikestill run --config demo    all stages on Pong, ends with an HTML report",
+        "  spikestill VERB --help          every option of a command, with an example",
+    ]
+    return "\n".join(lines)
+
+
+def verb_help(verb: Verb) -> str:
+    """Return the text of ``spikestill VERB --help``: usage, an example and every option with its default."""
+    import textwrap
+
+    from configs.loading import options, to_flag, type_name
+
+    bare = f" [{_positional_word(verb)}]" if verb.positional else ""
+    what = " ".join((verb.config_class().__doc__ or "").split())
+    lines = [
+        f"usage: spikestill {verb.name}{bare} [--config recipe.yaml] [--option value ...]",
+        "",
+        f"{verb.summary[0].upper()}{verb.summary[1:]}.",
+        *textwrap.wrap(what, 100),
+        "",
+        "example:",
+        *(f"  {line}" for line in verb.example.splitlines()),
+        "",
+        "options:",
+    ]
+    for option in options(verb.config_class()):
+        if option.name.startswith(tuple(getattr(verb.config_class(), "HIDDEN", ()))):
+            continue
+        default = to_flag(option.default)
+        lines.append(
+            f"  --{option.name} {type_name(option.type)}  [{default}]" if default else f"  --{option.name}"
+        )
+        lines += textwrap.wrap(
+            option.doc.replace("``", ""), 100, initial_indent=" " * 6, subsequent_indent=" " * 6
+        )
+    lines += ["", "options of every command:"]
+    for name, (takes_value, text) in COMMON.items():
+        if name == "resume" and not verb.resumable:
+            continue
+        lines.append(f"  --{name}{' VALUE' if takes_value else ''}")
+        lines.append(f"      {text}")
+    return "\n".join(lines)
+
+
+def _bad_arguments(error: UserError, see: str) -> int:
+    print(f"spikestill: {error}\nsee `{see}`", file=sys.stderr)
+    return BAD_ARGUMENTS
+
+
+def _failed(error: Exception, debug: bool) -> int:
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+        return FAILED
+    text = " ".join(str(error).split())
+    if isinstance(error, OSError) and not isinstance(error, UserError):
+        name = f"{error.filename}: " if error.filename else ""
+        text = f"{name}{error.strerror or text}. Check that the path exists and that you may use it."
+    elif not isinstance(error, UserError):
+        text = f"unexpected {type(error).__name__}: {text}. Run again with --debug for the traceback."
+    print(f"spikestill: {text}", file=sys.stderr)
+    return FAILED

@@ -1,0 +1,68 @@
+"""A run's summary for people: scalars as a list, lists of rows as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+MAX_ROWS = 60
+WIDTH = 160
+"""Columns where standard output is no terminal."""
+# Machine-readable series that mean nothing as numbers on a terminal; the report and --json have them.
+SKIPPED = ("histogram", "returns", "curve")
+
+
+def print_summary(title: str, summary: Mapping[str, Any]) -> None:
+    """Print ``summary`` (plain JSON values) on standard output."""
+    import sys
+
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    scalars = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    tables: list[tuple[str, list[Mapping[str, Any]]]] = []
+    for name, value in _flat(summary):
+        if isinstance(value, list) and value and all(isinstance(row, Mapping) for row in value):
+            tables.append((name, value))
+        else:
+            scalars.add_row(name, shown(value), style="bold" if name == "artefact" else None)
+    for name, rows in tables:
+        table = Table(title=name, title_justify="left", box=None, pad_edge=False, header_style="bold")
+        columns = [key for key in rows[0] if key not in SKIPPED]
+        for column in columns:
+            table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
+        for row in rows[:MAX_ROWS]:
+            table.add_row(*(shown(row.get(column)) for column in columns))
+        console.print(table)
+        if len(rows) > MAX_ROWS:
+            console.print(f"... and {len(rows) - MAX_ROWS} more; --json has them all")
+        console.print()
+    console.print(scalars)
+
+
+def _flat(summary: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in summary.items():
+        if name in SKIPPED:
+            continue
+        if isinstance(value, Mapping):
+            found += _flat(value, f"{prefix}{name}.")
+        else:
+            found.append((prefix + name, value))
+    return found
+
+
+def shown(value: object) -> str:
+    """Return a value as people read it: 12,345; 0.01234; 84 x 84."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    if isinstance(value, list | tuple):
+        return ", ".join(shown(item) for item in value) or "-"
+    return str(value)

@@ -1,0 +1,244 @@
+"""What is in an artefact: its kind, its figures, its provenance, and a page of pictures."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from configs.atomic import write_text
+from configs.errors import UserError
+from configs.pipeline import InspectConfig
+from configs.provenance import Provenance
+from configs.stage import StageResult
+
+HEADER_BYTES = 1 << 24
+HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+FRAMES = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """What an artefact holds: figures for the table, pictures (title, data URI) for the page."""
+
+    kind: str
+    figures: dict[str, Any]
+    provenance: Provenance
+    pictures: Callable[[], list[tuple[str, str]]]
+
+
+def run(config: InspectConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
+    """Return the figures of the artefact at ``config.path``; write the page where ``config.html`` is given.
+
+    Raises:
+        UserError: the file is missing, not an artefact of ours, or damaged.
+    """
+    contents = read(config.path)
+    provenance = dataclasses.asdict(contents.provenance)
+    made = {key: provenance[key] for key in ("created", "commit", "seed", "parents")}
+    summary = {
+        "kind": contents.kind,
+        "bytes": config.path.stat().st_size,
+        **contents.figures,
+        "provenance": made,
+    }
+    if config.html is not None:
+        write_page(config.html, config.path, contents)
+        summary["html"] = str(config.html)
+    return StageResult(config.path, summary)
+
+
+def read(path: Path) -> Contents:
+    """Return what the artefact at ``path`` holds; its kind is read from the file.
+
+    Raises:
+        UserError: as :func:`run`.
+    """
+    schema = schema_of(path)
+    readers: dict[str, Callable[[Path], Contents]] = {
+        "spikestill.teacher": _teacher,
+        "spikestill.student": _student,
+        "spikestill.core_map": _core_map,
+        "spikestill.buffer": _buffer,
+    }
+    if schema not in readers:
+        raise UserError(
+            f"{path}: schema {schema or 'none'!r}; known: {', '.join(readers)}",
+            "give a teacher, student, buffer or core map that spikestill wrote",
+        )
+    return readers[schema](path)
+
+
+def schema_of(path: Path) -> str:
+    """Return the schema that a safetensors or HDF5 file names, '' where it names none.
+
+    Raises:
+        UserError: the file is missing, or neither.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file", "give the path of an artefact")
+    with open(path, "rb") as file:
+        head = file.read(8)
+        if head == HDF5_MAGIC:
+            return _hdf5_schema(path)
+        size = int.from_bytes(head, "little")
+        try:
+            if len(head) < 8 or not 2 <= size <= HEADER_BYTES:
+                raise ValueError("its header has an impossible size")
+            header = json.loads(file.read(size))
+            return str(header.get("__metadata__", {}).get("schema", ""))
+        except (ValueError, AttributeError) as error:
+            raise UserError(
+                f"{path}: neither safetensors nor HDF5 ({error})", "give a file that spikestill wrote"
+            ) from error
+
+
+def _hdf5_schema(path: Path) -> str:
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            return str(file.attrs.get("schema", ""))
+    except OSError as error:
+        raise UserError(f"{path}: damaged HDF5 ({error})", "make it again") from error
+
+
+def _teacher(path: Path) -> Contents:
+    from spikestill.charts import png_uri
+    from spikestill.pictures import filter_pixels
+    from teacher.checkpoint import read_teacher
+
+    weights, game, actions, provenance = read_teacher(path)
+    rows = [
+        {"tensor": name, "shape": list(tensor.shape), "min": float(tensor.min()), "max": float(tensor.max())}
+        for name, tensor in weights.items()
+    ]
+
+    def pictures() -> list[tuple[str, str]]:
+        conv1 = weights["conv1.weight"].float().numpy()
+        return [("filters of the first layer: a row for each of the 4 frames", png_uri(filter_pixels(conv1)))]
+
+    figures = {
+        "game": game,
+        "actions": actions,
+        "weights": sum(tensor.numel() for tensor in weights.values()),
+    }
+    return Contents("teacher", {**figures, "tensors": rows}, provenance, pictures)
+
+
+def _student(path: Path) -> Contents:
+    from spikestill.charts import png_uri
+    from spikestill.pictures import filter_pixels
+    from student.integer_net import load
+
+    net, provenance = load(path)
+    rows = []
+    for index, (layer, shape) in enumerate(zip(net.layers, net.shapes(), strict=True)):
+        rows.append(
+            {
+                "layer": index,
+                "shape": list(shape),
+                "kernel": layer.kernel,
+                "stride": layer.stride,
+                "pad": layer.pad,
+                "groups": layer.groups,
+                "fan_in": layer.fan_in,
+                "zero_weights": float(np.mean(layer.weight_OIHW == 0)),
+                "theta": f"{layer.theta_O.min()}..{layer.theta_O.max()}",
+            }
+        )
+
+    def pictures() -> list[tuple[str, str]]:
+        weight = net.layers[0].weight_OIHW
+        return [("ternary filters of the first layer: a row for each frame", png_uri(filter_pixels(weight)))]
+
+    figures = {
+        "game": net.game,
+        "actions": net.actions,
+        "neurons": net.neurons(),
+        "weights": sum(layer.weight_OIHW.size for layer in net.layers),
+    }
+    return Contents("student", {**figures, "layers": rows}, provenance, pictures)
+
+
+def _core_map(path: Path) -> Contents:
+    from deploy.core_map import load
+    from deploy.inspection import summarise
+    from spikestill.pictures import chip_cards
+
+    core_map = load(path)
+
+    def pictures() -> list[tuple[str, str]]:
+        cards = chip_cards(core_map)
+        return [(f"chip {card['chip']}: a pixel a core, coloured by layer", card["image"]) for card in cards]
+
+    return Contents("core map", {"game": core_map.game, **summarise(core_map)}, core_map.provenance, pictures)
+
+
+def _buffer(path: Path) -> Contents:
+    from dataset.format import BufferFile
+    from spikestill.charts import png_uri
+
+    with BufferFile(path) as file:
+        header, steps, rows = file.header, file.steps, file.rows
+    valid = steps.valid
+    played = np.bincount(steps.action[valid], minlength=header.actions)
+    actions = [
+        {
+            "action": name,
+            "played": int(count),
+            "best": int((steps.q_values[valid].argmax(axis=1) == index).sum()),
+            "mean_q": float(steps.q_values[valid][:, index].mean()) if valid.any() else None,
+        }
+        for index, (name, count) in enumerate(zip(header.action_names, played, strict=True))
+    ]
+    figures = {
+        "game": header.game,
+        "streams": header.streams,
+        "steps": int(valid.sum()),
+        "rows": rows,
+        "sessions": len(header.sessions),
+        "games": int((steps.terminated | steps.truncated).sum()),
+        "reward": float(steps.reward[valid].sum()),
+        "actions": actions,
+    }
+
+    def pictures() -> list[tuple[str, str]]:
+        from dataset.reader import BufferReader
+
+        with BufferReader(path) as reader:
+            indices = np.linspace(0, len(reader) - 1, FRAMES).astype(np.int64)
+            newest = reader.stacks(indices)[:, -1]
+        sheet = np.concatenate([np.concatenate(list(row), axis=1) for row in np.array_split(newest, 3)])
+        return [(f"{FRAMES} frames, evenly spread over the buffer", png_uri(sheet))]
+
+    return Contents("buffer", figures, header.provenance, pictures)
+
+
+def write_page(path: Path, artefact: Path, contents: Contents) -> None:
+    """Write the page of an artefact: its figures and its pictures."""
+    from spikestill.console import shown
+    from spikestill.report import render
+
+    scalars, tables = [], []
+    for name, value in contents.figures.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            rows = [[shown(row[key]) for key in value[0]] for row in value]
+            tables.append({"name": name, "heads": list(value[0]), "rows": rows})
+        else:
+            scalars.append((name, shown(value)))
+    page = render(
+        "inspection.html",
+        title=f"{artefact.name}: {contents.kind}",
+        kind=contents.kind,
+        path=str(artefact),
+        scalars=scalars,
+        tables=tables,
+        pictures=contents.pictures(),
+        provenance=json.dumps(dataclasses.asdict(contents.provenance), indent=2),
+    )
+    write_text(path, page)

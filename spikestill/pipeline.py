@@ -1,0 +1,164 @@
+"""The ``run`` verb: all stages from one recipe, each skipped while nothing that it depends on has changed.
+
+A stage depends on its resolved options and on the content of the files that it reads. Both are hashed to
+its key; ``pipeline.json`` in the run folder remembers the key with which each artefact was made, and the
+key with which a stage was begun, so that an interrupted stage is resumed and not begun anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from configs.artefacts import INPUTS, REPORT
+from configs.atomic import write_text
+from configs.errors import UserError
+from configs.loading import plain
+from configs.pipeline import STAGES, RunConfig
+from configs.provenance import file_sha256
+from configs.stage import StageResult
+from spikestill.verbs import VERBS
+
+STATE = "pipeline.json"
+SCHEMA, VERSION = "spikestill.pipeline", 1
+
+
+class State:
+    """What a run folder's stages were made from; every change is on disk before the next step."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.path = run_dir / STATE
+        self.stages: dict[str, dict[str, Any]] = {}
+        self._hashes: dict[str, list[Any]] = {}
+        if not self.path.exists():
+            return
+        try:
+            saved = json.loads(self.path.read_text(encoding="utf-8"))
+            if saved["schema"] != SCHEMA or saved["version"] != VERSION:
+                raise UserError(
+                    f"{self.path}: schema {saved['schema']} {saved['version']}, {SCHEMA} {VERSION} wanted",
+                    "give another --run_dir, or delete the file to begin anew",
+                )
+            self.stages, self._hashes = saved["stages"], saved["hashes"]
+        except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise UserError(
+                f"{self.path}: not a pipeline's state ({error})", "delete it to begin anew"
+            ) from error
+
+    def save(self) -> None:
+        """Write everything, atomically."""
+        saved = {"schema": SCHEMA, "version": VERSION, "stages": self.stages, "hashes": self._hashes}
+        write_text(self.path, json.dumps(saved, indent=1))
+
+    def sha256(self, path: Path) -> str:
+        """Return a file's hash; it is computed again only where size or time of change differ."""
+        stat = path.stat()
+        stamp = [stat.st_size, stat.st_mtime_ns]
+        known = self._hashes.get(str(path))
+        if known is None or known[:2] != stamp:
+            known = [*stamp, file_sha256(path)]
+            self._hashes[str(path)] = known
+        return str(known[2])
+
+
+def stage_key(name: str, config: Any, state: State) -> str:
+    """Return the hash of what a stage's artefact depends on: options, and content of the files it reads.
+
+    Raises:
+        UserError: a file that it reads is missing.
+    """
+    options = {option: value for option, value in plain(config).items() if option not in INPUTS[name]}
+    options.pop("record", None)  # where the recording is written changes nothing
+    parents = {}
+    for option in INPUTS[name]:
+        path = Path(getattr(config, option))
+        if not path.is_file():
+            raise UserError(f"{path}: missing; {name} reads it", "run the pipeline from the start")
+        parents[option] = state.sha256(path)
+    text = json.dumps({"stage": name, "options": options, "parents": parents}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def up_to_date(name: str, key: str, run_dir: Path, state: State) -> bool:
+    """Return True where the stage's artefact was made with ``key`` and has not been changed since."""
+    saved = state.stages.get(name, {})
+    artefact = run_dir / VERBS[name].artefact
+    return (
+        saved.get("finished") is True
+        and saved.get("key") == key
+        and artefact.is_file()
+        and state.sha256(artefact) == saved.get("sha256")
+    )
+
+
+def run(config: RunConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
+    """Bring every artefact of ``run_dir`` up to date and write ``report.html``.
+
+    An interrupted stage is always resumed where it can be, so ``resume`` changes nothing.
+
+    Raises:
+        UserError: whatever a stage refuses, prefixed with nothing: the stage's name is on the line above.
+    """
+    from runtime.zoo import zoo_path
+
+    run_dir.mkdir(parents=True, exist_ok=True)
+    teacher = config.teacher or zoo_path(config.environment.game, "teacher.safetensors")
+    if not teacher.is_file():
+        raise UserError(f"{teacher}: no such teacher", "give --teacher a file that `spikestill teach` wrote")
+    state = State(run_dir)
+    for index, name in enumerate(STAGES):
+        resolved = config.stage(name, run_dir, teacher)
+        key = stage_key(name, resolved, state)
+        heading = f"[{index + 1}/{len(STAGES) + 1}] {name}"
+        if up_to_date(name, key, run_dir, state):
+            _say(f"{heading}: up to date")
+            continue
+        _say(f"{heading}: {VERBS[name].summary}")
+        if not _run_stage(name, resolved, key, run_dir, state):
+            return StageResult(state.path, {"stopped_in": name}, finished=False)
+    _say(f"[{len(STAGES) + 1}/{len(STAGES) + 1}] report")
+    from spikestill.report import write_report
+
+    state.save()
+    report = run_dir / REPORT
+    write_report(run_dir, {name: state.stages[name] for name in STAGES}, teacher, report)
+    _say(f"report: {report.resolve()}")
+    seconds = {name: saved["seconds"] for name, saved in state.stages.items()}
+    return StageResult(report, {"report": str(report.resolve()), **_headline(state), "seconds": seconds})
+
+
+def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) -> bool:
+    """Run one stage and remember it; return False where the user stopped it."""
+    before = state.stages.get(name, {})
+    resume = VERBS[name].resumable and before.get("key") == key and before.get("finished") is False
+    spent = before.get("seconds", 0.0) if resume else 0.0
+    state.stages[name] = {"key": key, "finished": False, "seconds": spent, "summary": {}}
+    state.save()
+    began = time.monotonic()
+    result = VERBS[name].run(config, run_dir, resume=resume)
+    seconds = spent + time.monotonic() - began
+    state.stages[name] = {
+        "key": key,
+        "artefact": VERBS[name].artefact,
+        "finished": result.finished,
+        "seconds": round(seconds, 2),
+        "summary": json.loads(json.dumps(dict(result.summary), default=str)),
+        "sha256": state.sha256(run_dir / VERBS[name].artefact) if result.finished else "",
+    }
+    state.save()
+    _say(f"    {name} {'done' if result.finished else 'stopped'} after {seconds:,.0f} s")
+    return result.finished
+
+
+def _headline(state: State) -> dict[str, Any]:
+    evaluation, play = state.stages["evaluate"]["summary"], state.stages["play"]["summary"]
+    found = {key: evaluation.get(key) for key in ("mean", "ci95", "episodes", "percent_of_teacher")}
+    return {**found, "cores": state.stages["map"]["summary"].get("cores"), "misses": play.get("misses")}
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

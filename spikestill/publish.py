@@ -1,0 +1,157 @@
+"""Put a teacher and a student into the zoo, with cards that say what they score and what made them.
+
+    python -m spikestill.publish pong --teacher runs/pong/teacher.safetensors --student runs/pong/student.safetensors
+
+The teacher is stored in fp16 and scored as stored. Every file must come from our own commands: its card is
+written from its provenance and from the learning curve beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from configs.atomic import write_text
+from configs.environment import EnvironmentConfig, check_game
+from configs.errors import UserError
+from configs.mapping import MapConfig
+from configs.play import EvaluateConfig
+from configs.provenance import Provenance, file_sha256
+from runtime.zoo import ROOT
+
+CURVE_POINTS = 60
+
+
+def machine() -> dict[str, Any]:
+    """Return the machine that scores: processor, cores, Python."""
+    from teacher.machine import cores, processor
+
+    return {"processor": processor(), "cores": cores(), "python": platform.python_version()}
+
+
+def curve(path: Path, keys: tuple[str, ...]) -> tuple[list[dict[str, Any]], float]:
+    """Return at most CURVE_POINTS lines of a learning curve, ``keys`` alone, and the seconds it took.
+
+    ``seconds`` starts again with every resume; the runs' lengths are added.
+    """
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    seconds = sum(
+        line["seconds"]
+        for line, following in zip(lines, [*lines[1:], {"seconds": 0.0}], strict=True)
+        if following["seconds"] < line["seconds"]
+    )
+    every = max(1, len(lines) // CURVE_POINTS)
+    return [{key: line[key] for key in keys} for line in lines[::every]], seconds
+
+
+def score(game: str, agent: str, folder: Path, episodes: int) -> dict[str, Any]:
+    """Return the summary of an evaluation of the zoo's own files."""
+    import tempfile
+
+    from runtime.evaluate import run
+
+    with tempfile.TemporaryDirectory() as scratch:
+        config = EvaluateConfig(
+            environment=EnvironmentConfig(game=game), agent=agent, episodes=episodes,  # type: ignore[arg-type]
+            teacher=folder / "teacher.safetensors", student=folder / "student-1chip.safetensors",
+        )  # fmt: skip
+        return dict(run(config, Path(scratch)).summary)
+
+
+def card(kind: str, game: str, summary: dict[str, Any], path: Path, provenance: Provenance) -> dict[str, Any]:
+    """Return what teachers' and students' cards have in common."""
+    return {
+        "kind": kind,
+        "game": game,
+        "mean": summary["mean"],
+        "ci95": summary["ci95"],
+        "episodes": summary["episodes"],
+        "frames": summary["frames"],
+        "sha256": file_sha256(path),
+        "recipe": provenance.config,
+        "commit": provenance.commit,
+        "versions": provenance.versions,
+        "parents": provenance.parents,
+        "scored_on": machine(),
+    }
+
+
+def publish_teacher(game: str, source: Path, folder: Path, episodes: int) -> None:
+    """Store the teacher in fp16, score it, write ``teacher.json``."""
+    from teacher.checkpoint import read_teacher, save_teacher
+
+    weights, found, actions, provenance = read_teacher(source)
+    if found != game:
+        raise UserError(f"{source}: plays {found}, not {game}", f"publish it with the game {found}")
+    path = folder / "teacher.safetensors"
+    save_teacher(path, weights, game, actions, provenance, half=True)
+    summary = score(game, "teacher", folder, episodes)
+    points, seconds = curve(source.parent / "teach.jsonl", ("step", "mean_return_100", "dead_conv1"))
+    document = card("teacher", game, summary, path, provenance)
+    document |= {
+        "random": summary["random"]["mean"],
+        "training_seconds": round(seconds),
+        "training_frames": 4 * points[-1]["step"],
+        "source_sha256": file_sha256(source),
+        "curve": points,
+    }
+    write_text(folder / "teacher.json", json.dumps(document, indent=1) + "\n")
+
+
+def publish_student(game: str, source: Path, folder: Path, episodes: int) -> None:
+    """Copy the student, map it, score it, write ``student-1chip.json``."""
+    from deploy import mapping
+    from student.integer_net import load
+
+    net, provenance = load(source)
+    if net.game != game:
+        raise UserError(f"{source}: plays {net.game}, not {game}", f"publish it with the game {net.game}")
+    path = folder / "student-1chip.safetensors"
+    shutil.copyfile(source, path)
+    mapped = mapping.run(MapConfig(student=str(path), hardware="ns1e"), folder)
+    mapped.artefact.rename(folder / "core_map-1chip.h5")
+    summary = score(game, "student", folder, episodes)
+    points, seconds = curve(
+        source.parent / "distill.jsonl", ("step", "loss", "agreement", "validation_agreement")
+    )
+    document = card("student", game, summary, path, provenance)
+    document |= {
+        "percent_of_teacher": summary["percent_of_teacher"],
+        "percent_of_margin": summary["percent_of_margin"],
+        "teacher": summary["teacher"]["mean"],
+        "random": summary["random"]["mean"],
+        "agreement": points[-1]["validation_agreement"],
+        "cores": mapped.summary["cores"],
+        "chips": mapped.summary["chips"],
+        "training_seconds": round(seconds),
+        "curve": points,
+    }
+    write_text(folder / "student-1chip.json", json.dumps(document, indent=1) + "\n")
+
+
+def main() -> None:
+    """Publish what the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m spikestill.publish", description=__doc__)
+    parser.add_argument("game", type=check_game)
+    parser.add_argument("--teacher", type=Path, help="teacher.safetensors with teach.jsonl beside it")
+    parser.add_argument("--student", type=Path, help="student.safetensors with distill.jsonl beside it")
+    parser.add_argument("--episodes", type=int, default=100)
+    options = parser.parse_args()
+    folder = ROOT / options.game
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if options.teacher:
+            publish_teacher(options.game, options.teacher, folder, options.episodes)
+        if options.student:
+            publish_student(options.game, options.student, folder, options.episodes)
+    except UserError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""The report of a pipeline's run: one HTML file that needs nothing else, readable light and dark."""
+
+from __future__ import annotations
+
+import base64
+import json
+import platform
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from configs.artefacts import BUFFER, CORE_MAP, GAME, STUDENT
+from configs.atomic import write_text
+from configs.provenance import file_sha256, git_commit, versions
+from spikestill.charts import histogram, interval_chart, line_chart, png_uri
+
+MAX_VIDEO_BYTES = 8 << 20
+STRIP_FRAMES = 6
+CANDIDATES = 400
+METRICS = "distill.jsonl"
+Stages = Mapping[str, Mapping[str, Any]]
+
+
+def write_report(run_dir: Path, state: Stages, teacher: Path, path: Path) -> None:
+    """Write the report of a finished pipeline to ``path``.
+
+    Args:
+        run_dir: the run's folder, with all artefacts.
+        state: the pipeline's stages: each has ``artefact``, ``summary``, ``seconds`` and ``sha256``.
+        teacher: the teacher that was distilled.
+        path: the HTML file to write.
+
+    Raises:
+        UserError: an artefact is missing or unreadable.
+    """
+    from deploy.core_map import load as load_map
+    from spikestill.pictures import chip_cards
+
+    summaries = {name: saved["summary"] for name, saved in state.items()}
+    core_map = load_map(run_dir / CORE_MAP)
+    strip, agreement = frame_strip(run_dir)
+    page = render(
+        "report.html",
+        title=f"Spikestill: {_title(core_map.game)}",
+        game_title=_title(core_map.game),
+        architecture=_architecture(run_dir / STUDENT),
+        created=time.strftime("%d %B %Y, %H:%M UTC", time.gmtime()).lstrip("0"),
+        tiles=_tiles(summaries),
+        **_scores(summaries["evaluate"]),
+        curve_charts=learning_curve(run_dir / METRICS),
+        strip=strip,
+        strip_agreement=agreement,
+        map=summaries["map"],
+        verify_note=_verify_note(summaries["verify"]),
+        chips=chip_cards(core_map),
+        play_note=_play_note(summaries["play"]),
+        latency_chart=latency_chart(summaries["play"]),
+        **_video(run_dir / GAME),
+        artefacts=[
+            {"stage": "teach", "file": teacher.name, "sha256": file_sha256(teacher), "seconds": ""},
+            *(
+                {
+                    "stage": name,
+                    "file": Path(saved["artefact"]).name,
+                    "sha256": saved["sha256"],
+                    "seconds": f"{saved['seconds']:,.0f}",
+                }
+                for name, saved in state.items()
+            ),
+        ],
+        provenance=_provenance(run_dir),
+    )
+    write_text(path, page)
+
+
+def render(template: str, **values: Any) -> str:
+    """Return a page of ``spikestill/templates``."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).resolve().parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+    )
+    return environment.get_template(template).render(**values)
+
+
+def _title(game: str) -> str:
+    return game.replace("_", " ").title()
+
+
+def _architecture(student: Path) -> str:
+    from student.integer_net import load
+
+    _, provenance = load(student)
+    name = str(provenance.config.get("architecture", ""))
+    return name.replace("chip", "-chip") if name else "small"
+
+
+def _tiles(summaries: Stages) -> list[dict[str, str]]:
+    evaluation, play, core_map = summaries["evaluate"], summaries["play"], summaries["map"]
+    latency = play["latency_ms"]
+    share = evaluation.get("percent_of_margin")
+    tiles = [
+        (f"{evaluation['mean']:,.4g}", f"mean score of {_count(evaluation['episodes'], 'game')}"),
+        ("-" if share is None else f"{share:.1f} %", "of the teacher's margin over random play"),
+        (
+            f"{core_map['cores']:,}",
+            f"cores on {_count(core_map['chips'], 'chip')}",
+        ),
+        (_milliseconds(latency["p99"]), "sensation to action, 99th percentile"),
+        (f"{play['misses']:,}", f"of {play['decisions']:,} decisions missed in real time"),
+    ]
+    return [{"value": value, "label": label} for value, label in tiles]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g} ms"
+
+
+def _scores(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the score chart, its table and its note."""
+    measured = {"student": evaluation}
+    measured |= {name: evaluation[name] for name in ("teacher", "random") if name in evaluation}
+    rows = [(name, float(each["mean"]), tuple(each["ci95"])) for name, each in measured.items()]
+    table = [
+        {
+            "name": name,
+            "mean": f"{mean:,.4g}",
+            "ci": f"{low:,.4g} to {high:,.4g}",
+            "episodes": len(measured[name]["returns"]),
+        }
+        for name, mean, (low, high) in rows
+    ]
+    note = (
+        f"Full games from no-op starts, unclipped rewards, random actions with probability "
+        f"{evaluation['epsilon']:g}, the same for all. Lines are 95 % bootstrap intervals of the mean."
+    )
+    if evaluation["episodes"] < 30:
+        note += f" So few games ({evaluation['episodes']}) give a rough figure; 100 are the rule."
+    chart = interval_chart([(name, mean, (low, high)) for name, mean, (low, high) in rows], "score of a game")
+    return {"scores": table, "score_chart": chart, "score_note": note}
+
+
+def learning_curve(path: Path) -> list[str]:
+    """Return charts of agreement and loss from the lines of ``distill.jsonl``, none where it has none."""
+    if not path.is_file():
+        return []
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if not lines:
+        return []
+    x = [float(line["samples"]) for line in lines]
+    charts = []
+    for key, label, percent in (("agreement", "agreement with the teacher", True), ("loss", "loss", False)):
+        series = [("training batches", x, [float(line[key]) for line in lines])]
+        held_out = [float(line.get(f"validation_{key}", np.nan)) for line in lines]
+        if np.isfinite(held_out).any():
+            series.append(("held out, integer network", x, held_out))
+        charts.append(line_chart(series, "frames trained on", label, percent=percent))
+    return charts
+
+
+def frame_strip(run_dir: Path) -> tuple[list[dict[str, Any]], str]:
+    """Return frames of the buffer with the teacher's Q-values and the student's votes, and their agreement.
+
+    From each of ``STRIP_FRAMES`` parts of the buffer comes the frame on which the Q-values differ most,
+    for there an action matters.
+    """
+    from dataset.reader import BufferReader
+    from deploy.packed_kernel import PackedNet
+    from student.integer_net import choose, load
+    from teacher.environment import action_meanings
+
+    net, _ = load(run_dir / STUDENT)
+    student = PackedNet(net)
+    actions = action_meanings(net.game) if net.game else [str(action) for action in range(net.actions)]
+    cards, agree = [], 0
+    with BufferReader(run_dir / BUFFER) as reader:
+        for part in np.array_split(np.arange(len(reader)), STRIP_FRAMES):
+            candidates = part[-CANDIDATES:]
+            q_NA = reader.q_values(candidates)
+            index = int(candidates[int(np.argmax(q_NA.max(axis=1) - q_NA.mean(axis=1)))])
+            q_A, stack = reader.q_values(np.array([index]))[0], reader.stacks(np.array([index]))[0]
+            votes_A = student.votes(stack)
+            agree += int(choose(votes_A) == int(q_A.argmax()))
+            cards.append(
+                {"index": index, "image": png_uri(stack[-1]), "rows": score_rows(actions, q_A, votes_A)}
+            )
+    return cards, f"{agree} of {len(cards)}"
+
+
+def score_rows(
+    actions: list[str], q_A: npt.NDArray[np.float32], votes_A: npt.NDArray[np.int64]
+) -> list[dict[str, Any]]:
+    """Return one row per action: Q-value, votes, the share of the largest vote, and who chooses it."""
+    most = max(int(votes_A.max()), 1)
+    return [
+        {
+            "action": name.lower().replace("fire", "+fire").lstrip("+"),
+            "q": f"{q_A[action]:.2f}",
+            "votes": f"{int(votes_A[action]):,}",
+            "share": round(100 * int(votes_A[action]) / most),
+            "teacher_best": action == int(q_A.argmax()),
+            "student_best": action == int(votes_A.argmax()),
+        }
+        for action, name in enumerate(actions)
+    ]
+
+
+def latency_chart(play: Mapping[str, Any]) -> str:
+    """Return the histogram of sensation-to-action times with the percentiles and the deadline."""
+    latency = play["latency_ms"]
+    marks = [(name, latency[name]) for name in ("p50", "p99", "max") if latency.get(name)]
+    marks.append(("deadline", 1000.0 * play["frame_skip"] / 60.0))
+    bins = play["histogram"]
+    return histogram(bins["edges_ms"], bins["counts"], "milliseconds from sensation to action", marks)
+
+
+def _play_note(play: Mapping[str, Any]) -> str:
+    games = play.get("games", 0)
+    score = f"{_count(games, 'full game')}, score {play['score']:,.4g}" if games else "an unfinished game"
+    return (
+        f"{play['seconds']:,.0f} seconds at 60 emulator frames a second with agent {play['agent']}: {score}. "
+        f"{play['decisions']:,} decisions, {play['misses']:,} missed; the emulator never waits."
+    )
+
+
+def _verify_note(verify: Mapping[str, Any]) -> str:
+    """Return which backends were compared, on how many recorded frames each."""
+    names = ", ".join(f"{rung['name']} ({rung['frames']:,})" for rung in verify["rungs"] if rung["frames"])
+    return f"The same spikes, bit for bit, on every backend, compared on recorded frames: {names}."
+
+
+def _video(path: Path) -> dict[str, Any]:
+    """Return the recorded game as a data URI where it is small, else as a link."""
+    if not path.is_file():
+        return {"video_uri": "", "video_link": None}
+    size = path.stat().st_size
+    if size > MAX_VIDEO_BYTES:
+        return {"video_uri": "", "video_link": {"href": path.name, "size": f"{size / 1e6:.0f} MB"}}
+    return {
+        "video_uri": "data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode(),
+        "video_link": None,
+    }
+
+
+def _provenance(run_dir: Path) -> str:
+    lines = [f"commit    {git_commit() or 'unknown'}"]
+    lines += [f"{name:<9} {version}" for name, version in versions().items()]
+    lines += [f"machine   {platform.platform()}, {_processor()}", ""]
+    recipe = run_dir / "run.config.yaml"
+    return "\n".join(lines) + "\n" + (recipe.read_text(encoding="utf-8") if recipe.is_file() else "")
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} x {names[0]}" if names else platform.machine()

@@ -1,0 +1,169 @@
+"""The table of commands: what each is called, configured by, run by, and fed with."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from configs import artefacts
+from configs.stage import StageResult
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verb:
+    """One command of ``spikestill``.
+
+    Attributes:
+        name: what the user types.
+        summary: one sentence for the list of commands.
+        example: a command line that works as it stands, and what it gives.
+        config: ``module:class`` of the dataclass that defines its options.
+        function: ``module:function`` with the signature ``(config, run_dir, *, resume) -> StageResult``.
+        artefact: name of the file that it writes into its run folder.
+        positional: the option that a bare word after the verb sets, '' for none.
+        resumable: True where ``--resume`` goes on with what an interrupted run left.
+        writes: True where it leaves an artefact, and so gets a run folder and a copy of its config.
+    """
+
+    name: str
+    summary: str
+    example: str
+    config: str
+    function: str
+    artefact: str = ""
+    positional: str = ""
+    resumable: bool = False
+    writes: bool = True
+
+    @property
+    def inputs(self) -> Mapping[str, str]:
+        """Option that names a file, to that file's name in a run folder."""
+        return artefacts.INPUTS.get(self.name, {})
+
+    def config_class(self) -> type:
+        """Import and return the options' dataclass."""
+        found = _import(self.config)
+        assert isinstance(found, type)
+        return found
+
+    def stage(self) -> Callable[..., StageResult]:
+        """Import and return the function that does the work."""
+        found = _import(self.function)
+        assert callable(found)
+        return found
+
+    def run(self, config: Any, run_dir: Path, *, resume: bool = False) -> StageResult:
+        """Do the work."""
+        return self.stage()(config, run_dir, resume=resume)
+
+
+def _import(target: str) -> Any:
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+VERBS: dict[str, Verb] = {
+    verb.name: verb
+    for verb in (
+        Verb(
+            name="teach",
+            summary="train a teacher: a Q-network that plays one Atari game",
+            example="spikestill teach pong --run_dir runs/pong\n"
+            "    writes runs/pong/teacher.safetensors; Ctrl-C saves, --resume goes on",
+            config="configs.teach:TeachConfig",
+            function="teacher.teach:run",
+            artefact=artefacts.TEACHER,
+            positional="environment.game",
+            resumable=True,
+        ),
+        Verb(
+            name="record",
+            summary="let the teacher play and store frames and Q-values in an HDF5 buffer",
+            example="spikestill record pong --frames 100000 --run_dir runs/pong\n"
+            "    writes runs/pong/buffer.h5 with 100,000 frames of the zoo's Pong teacher",
+            config="configs.record:RecordConfig",
+            function="dataset.recorder:run",
+            artefact=artefacts.BUFFER,
+            positional="environment.game",
+            resumable=True,
+        ),
+        Verb(
+            name="distill",
+            summary="train a spiking student with ternary weights from a buffer",
+            example="spikestill distill --run_dir runs/pong\n"
+            "    reads runs/pong/buffer.h5 and writes runs/pong/student.safetensors",
+            config="configs.distill:DistillConfig",
+            function="student.distill:run",
+            artefact=artefacts.STUDENT,
+            resumable=True,
+        ),
+        Verb(
+            name="map",
+            summary="place a student on neurosynaptic cores",
+            example="spikestill map --run_dir runs/pong\n"
+            "    reads runs/pong/student.safetensors, writes core_map.h5 and prints cores per layer and chip",
+            config="configs.mapping:MapConfig",
+            function="deploy.mapping:run",
+            artefact=artefacts.CORE_MAP,
+        ),
+        Verb(
+            name="verify",
+            summary="check that every backend gives the same spikes, bit for bit",
+            example="spikestill verify --run_dir runs/pong\n"
+            "    compares on frames of runs/pong/buffer.h5; names the first difference, if any",
+            config="configs.verify:VerifyConfig",
+            function="deploy.verify:run",
+            artefact=artefacts.VERIFY,
+        ),
+        Verb(
+            name="play",
+            summary="play in real time, 60 emulator frames a second",
+            example="spikestill play pong --seconds 60\n"
+            "    the zoo's Pong student on the core simulator; --agent lava|teacher|fp16 for others",
+            config="configs.play:PlayConfig",
+            function="runtime.play:run",
+            artefact=artefacts.PLAY,
+            positional="environment.game",
+        ),
+        Verb(
+            name="evaluate",
+            summary="score an agent over full games, as fast as the machine goes",
+            example="spikestill evaluate pong --agent student --episodes 100\n"
+            "    gives the mean, its 95 % interval and the percentage of the teacher",
+            config="configs.play:EvaluateConfig",
+            function="runtime.evaluate:run",
+            artefact=artefacts.EVALUATE,
+            positional="environment.game",
+        ),
+        Verb(
+            name="run",
+            summary="run a whole pipeline from one recipe, skipping what is up to date",
+            example="spikestill run --config demo\n"
+            "    record, distill, map, verify, play and evaluate Pong, then write runs/demo/report.html",
+            config="configs.pipeline:RunConfig",
+            function="spikestill.pipeline:run",
+            artefact=artefacts.REPORT,
+        ),
+        Verb(
+            name="inspect",
+            summary="show what is in an artefact: a table, and pictures with --html",
+            example="spikestill inspect runs/demo/core_map.h5 --html cores.html\n"
+            "    prints the core map's table and writes a page with pictures of it",
+            config="configs.pipeline:InspectConfig",
+            function="spikestill.inspection:run",
+            positional="path",
+            writes=False,
+        ),
+        Verb(
+            name="doctor",
+            summary="say what this machine can do, and which command installs what is missing",
+            example="spikestill doctor\n    lists cores, vector units, GPU, Lava, memory and disk",
+            config="configs.pipeline:DoctorConfig",
+            function="spikestill.doctor:run",
+            writes=False,
+        ),
+    )
+}

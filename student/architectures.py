@@ -1,0 +1,60 @@
+"""The four students of McKinstry 2018, Table 1."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from configs.errors import UserError, nearest
+
+
+class LayerSpec(NamedTuple):
+    """Geometry of one layer: output features, kernel size, stride, zero padding, groups."""
+
+    features: int
+    kernel: int
+    stride: int
+    pad: int
+    groups: int
+
+
+def _layers(*rows: tuple[int, int, int, int, int]) -> tuple[LayerSpec, ...]:
+    return tuple(LayerSpec(*row) for row in rows)
+
+
+# fmt: off
+ARCHITECTURES: dict[str, tuple[LayerSpec, ...]] = {
+    "1chip": _layers(
+        (32, 8, 4, 2, 1), (256, 4, 2, 2, 4), (256, 1, 1, 0, 2), (512, 3, 1, 1, 32), (512, 1, 1, 0, 4),
+        (1024, 4, 4, 0, 64), (1024, 1, 1, 0, 8), (2048, 2, 1, 0, 32), (2048, 1, 1, 0, 16), (4096, 1, 1, 0, 16),
+    ),
+    "2chip": _layers(
+        (32, 8, 4, 2, 1), (256, 4, 2, 2, 4), (256, 1, 1, 0, 2), (256, 1, 1, 0, 2), (512, 3, 1, 1, 32),
+        (512, 1, 1, 0, 4), (512, 1, 1, 0, 4), (1024, 4, 3, 0, 64), (1024, 1, 1, 0, 8), (1024, 1, 1, 0, 8),
+        (2048, 2, 1, 0, 32), (4096, 1, 1, 0, 16), (4096, 1, 1, 0, 32), (8192, 1, 1, 0, 32),
+    ),
+    "4chip": _layers(
+        (128, 8, 2, 1, 1), (512, 3, 2, 1, 16), (512, 1, 1, 0, 4), (512, 2, 2, 0, 16), (1024, 3, 1, 1, 64),
+        (1024, 1, 1, 0, 8), (1024, 2, 2, 0, 32), (2048, 3, 1, 1, 128), (2048, 1, 1, 0, 16), (2048, 2, 2, 0, 64),
+        (4096, 2, 1, 0, 128), (4096, 1, 1, 0, 32), (4096, 1, 1, 0, 32), (4096, 1, 1, 0, 32), (8192, 1, 1, 0, 32),
+    ),
+    "8chip": _layers(
+        (256, 8, 2, 1, 1), (1024, 3, 2, 1, 32), (1024, 1, 1, 0, 8), (1024, 2, 2, 0, 32), (2048, 3, 1, 1, 128),
+        (2048, 1, 1, 0, 16), (2048, 2, 2, 0, 64), (4096, 3, 1, 1, 256), (4096, 1, 1, 0, 32), (4096, 2, 2, 0, 128),
+        (8192, 2, 1, 0, 256), (8192, 1, 1, 0, 64), (8192, 1, 1, 0, 64), (8192, 1, 1, 0, 64), (16384, 1, 1, 0, 64),
+    ),
+}
+# fmt: on
+
+
+def architecture(name: str) -> tuple[LayerSpec, ...]:
+    """Return the layers of the Table 1 net called ``name`` (``1chip``, ``2chip``, ``4chip``, ``8chip``).
+
+    Raises:
+        UserError: no such net; the nearest one is named.
+    """
+    if name not in ARCHITECTURES:
+        raise UserError(
+            f"unknown architecture {name!r}; known: {', '.join(ARCHITECTURES)}",
+            f"did you mean {nearest(name, list(ARCHITECTURES))!r}",
+        )
+    return ARCHITECTURES[name]

@@ -1,0 +1,282 @@
+"""The ``distill`` stage: train a student on a recorded buffer, with checkpoint and exact resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from configs.distill import DistillConfig
+from configs.errors import UserError
+from configs.progress import Progress
+from configs.provenance import Provenance
+from configs.stage import StageResult, stop_on_signal
+from dataset.reader import BufferReader
+from student import integer_net
+from student.architectures import architecture
+from student.losses import distillation_loss
+from student.network import StudentNetwork
+from teacher.checkpoint import optimizer_tensors, read_tensors, restore_optimizer, write_tensors
+from teacher.learner import compute_device, compute_dtype
+from teacher.machine import cores
+from teacher.teach import check_same_config
+
+ARTEFACT = "student.safetensors"
+CHECKPOINT = "distill-checkpoint.safetensors"
+METRICS = "distill.jsonl"
+SCHEMA = "spikestill.distill-checkpoint"
+VALIDATION_FRAMES = 1_024
+RECALIBRATION_BATCHES = 64
+FREE_OPTIONS = ("checkpoint_minutes", "buffer", "log_steps")
+
+
+def learning_rate(config: DistillConfig, step: int) -> float:
+    """Return the step size: a cosine from ``learning_rate`` to ``learning_rate_final`` over the run."""
+    done = min(1.0, step / config.steps)
+    low = config.learning_rate_final
+    return low + (config.learning_rate - low) * 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+class Distillation:
+    """The whole state of a training: network, optimiser, generator and step.
+
+    On a CPU a batch is computed in shares, one thread each; every share normalises with its own
+    statistics (ghost batch normalisation, Hoffer 2017) and the gradients are added in a fixed order.
+    """
+
+    def __init__(self, config: DistillConfig, reader: BufferReader) -> None:
+        self.config, self.reader = config, reader
+        self.device = compute_device(config.device)
+        self.network = StudentNetwork(
+            architecture(config.architecture),
+            reader.actions,
+            hysteresis=config.hysteresis,
+            inputs=(config.first_inputs, config.later_inputs),
+            sparsity=config.sparsity,
+            seed=config.seed,
+            dtype=compute_dtype(config.precision, self.device),
+            game=reader.game,
+        ).to(self.device)
+        layers = self.network.ternary_layers()
+        self.parameters = [
+            *(layer.shadow for layer in layers),
+            *(layer.gamma for layer in layers),
+            *(layer.beta for layer in layers),
+        ]
+        self.optimizer: torch.optim.Optimizer
+        if config.optimizer == "adam":
+            self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, fused=True)
+        else:
+            self.optimizer = torch.optim.SGD(self.parameters, lr=config.learning_rate, momentum=0.9)
+        self.rng = np.random.default_rng([config.seed, 6])
+        self.step = 0
+        self.shares = min(cores(), config.batch_size // 2) if self.device.type == "cpu" else 1
+        if config.batch_size % self.shares:
+            self.shares = 1
+        self.pool = ThreadPoolExecutor(
+            self.shares, "gradient", initializer=torch.set_num_threads, initargs=(1,)
+        )
+        self.held_out = int(len(reader) * config.validation)
+        if config.first_inputs:
+            stacks, _ = self._sample()
+            self.network.sense_change(
+                torch.from_numpy(stacks).to(self.device), torch.Generator().manual_seed(config.seed)
+            )
+
+    def _sample(self) -> Any:
+        """Return a batch of the training part: (stacks (B, 4, 84, 84), q (B, A))."""
+        stacks, q, _ = self.reader.sample(
+            self.rng, self.config.batch_size, stop=len(self.reader) - self.held_out
+        )
+        return stacks, q
+
+    def _share(self, index: int, weights: list[Tensor], stacks: Tensor, q: Tensor) -> tuple[Any, ...]:
+        part = slice(
+            index * self.config.batch_size // self.shares, (index + 1) * self.config.batch_size // self.shares
+        )
+        x = stacks[part].to(self.device).contiguous(memory_format=torch.channels_last)
+        q_part = q[part].to(self.device)
+        rates, statistics = self.network.propagate(x, weights, renormalise=2 * self.step >= self.config.steps)
+        loss = distillation_loss(
+            self.config.loss, self.config.logit_scale * rates, q_part, self.config.temperature
+        )
+        layers = self.network.ternary_layers()
+        leaves = [*weights, *(layer.gamma for layer in layers), *(layer.beta for layer in layers)]
+        gradients = torch.autograd.grad(loss / self.shares, leaves)
+        agree = (rates.argmax(dim=1) == q_part.argmax(dim=1)).float().mean()
+        return gradients, statistics, loss.detach(), agree
+
+    def train_step(self) -> tuple[float, float]:
+        """Do one gradient step; return (loss, agreement with the teacher's best action on the batch).
+
+        Raises:
+            UserError: the loss is not finite.
+        """
+        stacks, q = (torch.from_numpy(array) for array in self._sample())
+        weights = self.network.working_weights()
+        shares = list(self.pool.map(lambda index: self._share(index, weights, stacks, q), range(self.shares)))
+        loss = float(sum(share[2] for share in shares)) / self.shares
+        if not math.isfinite(loss):
+            raise UserError(
+                f"distill step {self.step}: loss {loss} is not finite",
+                "lower --learning_rate, then go on from the last checkpoint with --resume",
+            )
+        for index, parameter in enumerate(self.parameters):
+            gradient = shares[0][0][index].float()
+            for share in shares[1:]:
+                gradient = gradient + share[0][index].float()
+            parameter.grad = gradient.contiguous()
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.config, self.step)
+        self.optimizer.step()
+        self.network.requantise()
+        self.network.absorb([share[1] for share in shares])
+        self.step += 1
+        return loss, float(sum(share[3] for share in shares)) / self.shares
+
+    def recalibrate(self, batches: int = RECALIBRATION_BATCHES) -> None:
+        """Replace the running statistics by their means over fresh batches with the weights as they are."""
+        rng = np.random.default_rng([self.config.seed, 7])
+        weights = self.network.working_weights()
+        with torch.no_grad():
+            for index in range(batches):
+                stacks, _, _ = self.reader.sample(
+                    rng, self.config.batch_size, stop=len(self.reader) - self.held_out
+                )
+                x = torch.from_numpy(stacks).to(self.device).contiguous(memory_format=torch.channels_last)
+                _, statistics = self.network.propagate(x, weights)
+                self.network.absorb([statistics], momentum=1.0 / (index + 1))
+
+    def validate(self) -> dict[str, float]:
+        """Return loss and agreement of the integer net on held-out steps (the training's where none are held)."""
+        first = len(self.reader) - self.held_out if self.held_out else 0
+        indices = np.linspace(first, len(self.reader) - 1, VALIDATION_FRAMES).astype(np.int64)
+        indices = np.unique(indices)
+        stacks, q = self.reader.stacks(indices), torch.from_numpy(self.reader.q_values(indices))
+        net = self.network.integer()
+        votes = torch.cat(
+            [net.votes(torch.from_numpy(part)) for part in np.array_split(stacks, 16) if len(part)]
+        )
+        rates = votes.cpu().float() / self.network.voters()
+        loss = distillation_loss(
+            self.config.loss, self.config.logit_scale * rates, q, self.config.temperature
+        )
+        return {
+            "agreement": float((votes.cpu().argmax(dim=1) == q.argmax(dim=1)).float().mean()),
+            "loss": float(loss),
+        }
+
+    def save(self, path: Path, provenance: Provenance) -> None:
+        """Write the whole state to ``path``."""
+        tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
+        tensors |= optimizer_tensors(self.optimizer)
+        write_tensors(
+            path, {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, SCHEMA, provenance,
+            counters=json.dumps({"step": self.step, "rng": self.rng.bit_generator.state}),
+            config=json.dumps(dataclasses.asdict(self.config), default=str),
+        )  # fmt: skip
+
+    def restore(self, path: Path, parent: str) -> None:
+        """Restore what :meth:`save` wrote.
+
+        Args:
+            path: the checkpoint.
+            parent: SHA-256 of the buffer that must have been its parent.
+
+        Raises:
+            UserError: the file cannot be read, or belongs to another buffer or other options.
+        """
+        tensors, metadata = read_tensors(path, SCHEMA, "start again without --resume")
+        given = json.loads(json.dumps(dataclasses.asdict(self.config), default=str))
+        check_same_config(json.loads(metadata["config"]), given, path, FREE_OPTIONS)
+        if Provenance.from_json(metadata["provenance"]).parents.get("buffer") != parent:
+            raise UserError(
+                f"{path}: was trained on another buffer than {self.config.buffer}",
+                "give that buffer, or start again without --resume",
+            )
+        self.network.load_state_dict(
+            {
+                name.removeprefix("network."): tensor
+                for name, tensor in tensors.items()
+                if name.startswith("network.")
+            }
+        )
+        restore_optimizer(self.optimizer, tensors)
+        counters = json.loads(metadata["counters"])
+        self.step = counters["step"]
+        self.rng.bit_generator.state = counters["rng"]
+
+    def close(self) -> None:
+        """End the gradient threads."""
+        self.pool.shutdown()
+
+
+def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
+    """Distil a student; write ``student.safetensors``, a checkpoint and ``distill.jsonl``.
+
+    Raises:
+        UserError: an unreadable buffer or checkpoint, a loss that is not finite, a full disk.
+    """
+    run_dir.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1 if compute_device(config.device).type == "cpu" else cores())
+    checkpoint, metrics = run_dir / CHECKPOINT, run_dir / METRICS
+    provenance = Provenance.of(config, config.seed, {"buffer": config.buffer})
+    with BufferReader(config.buffer) as reader:
+        training = Distillation(config, reader)
+        if resume and checkpoint.exists():
+            training.restore(checkpoint, provenance.parents["buffer"])
+        else:
+            metrics.unlink(missing_ok=True)
+        began = saved = time.monotonic()
+        first = training.step
+        loss = agreement = 0.0
+        with stop_on_signal() as stop, Progress("distill", config.steps, "batches", training.step) as bar:
+            while training.step < config.steps and not stop:
+                step_loss, step_agreement = training.train_step()
+                loss, agreement = loss + step_loss, agreement + step_agreement
+                bar.advance(1, loss=step_loss, agreement=step_agreement)
+                if training.step % config.log_steps == 0:
+                    _log(training, metrics, loss / config.log_steps, agreement / config.log_steps, began)
+                    loss = agreement = 0.0
+                if time.monotonic() - saved >= 60.0 * config.checkpoint_minutes:
+                    training.save(checkpoint, provenance)
+                    saved = time.monotonic()
+        training.save(checkpoint, provenance)
+        finished = training.step >= config.steps
+        if finished:
+            training.recalibrate()
+        integer_net.save(training.network.to_integer(), run_dir / ARTEFACT, provenance)
+        seconds = time.monotonic() - began
+        summary = {
+            "steps": training.step,
+            "samples": training.step * config.batch_size,
+            "seconds": seconds,
+            "samples_per_s": (training.step - first) * config.batch_size / max(seconds, 1e-9),
+            "agreement": training.validate()["agreement"],
+        }
+        training.close()
+    return StageResult(run_dir / ARTEFACT, summary, finished)
+
+
+def _log(training: Distillation, metrics: Path, loss: float, agreement: float, began: float) -> None:
+    validation = training.validate()
+    values = {
+        "step": training.step,
+        "samples": training.step * training.config.batch_size,
+        "seconds": round(time.monotonic() - began, 1),
+        "learning_rate": learning_rate(training.config, training.step),
+        "loss": loss,
+        "agreement": agreement,
+        "validation_loss": validation["loss"],
+        "validation_agreement": validation["agreement"],
+    }
+    with open(metrics, "a", encoding="utf-8") as file:
+        file.write(json.dumps(values) + "\n")

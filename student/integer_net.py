@@ -1,0 +1,330 @@
+"""The integer net: the one definition of a deployed student, and its file format.
+
+Layer: s = sum w x over a grouped convolution with zero padding, w in {-1, 0, +1};
+y = 1 iff s >= theta. The first layer (transduction, on the host) has x in 0..255; every later one
+has x in {0, 1}. Output feature i, at every position, votes for action i mod A, for
+i < A * floor(F / A); the action is the argmax of the votes, ties to the lowest index.
+Source: docs/architecture.md, the exactness contract; McKinstry 2018; Esser 2016.
+
+Axis suffixes: O output features, I input features of a group, C channels, H height, W width,
+F features, A actions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from configs.atomic import atomic_path
+from configs.errors import UserError
+from configs.provenance import Provenance
+
+SCHEMA = "spikestill.student"
+VERSION = 1
+STACK_SHAPE = (4, 84, 84)
+MAX_PIXEL = 255
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class IntegerLayer:
+    """One grouped convolution with a threshold.
+
+    Attributes:
+        weight_OIHW: int8, values -1, 0, +1, shape (O, C_in / groups, K, K).
+        theta_O: int32 thresholds, one per output feature; y = 1 iff s >= theta.
+        stride: step of the kernel, >= 1.
+        pad: zeros added on every side, >= 0.
+        groups: divides both C_in and O.
+    """
+
+    weight_OIHW: npt.NDArray[np.int8]
+    theta_O: npt.NDArray[np.int32]
+    stride: int
+    pad: int
+    groups: int
+
+    def __post_init__(self) -> None:
+        weight, theta = self.weight_OIHW, self.theta_O
+        if weight.dtype != np.int8 or weight.ndim != 4 or weight.shape[2] != weight.shape[3]:
+            raise ValueError(f"weight must be int8 of shape (O, I, K, K), got {weight.dtype} {weight.shape}")
+        if theta.dtype != np.int32 or theta.shape != weight.shape[:1]:
+            raise ValueError(
+                f"theta must be int32 of shape {weight.shape[:1]}, got {theta.dtype} {theta.shape}"
+            )
+        if weight.size and (weight.min() < -1 or weight.max() > 1):
+            raise ValueError(f"weights must lie in -1..1, got {weight.min()}..{weight.max()}")
+        if self.stride < 1 or self.pad < 0 or self.groups < 1 or weight.shape[0] % self.groups:
+            raise ValueError(
+                f"stride {self.stride} (>= 1), pad {self.pad} (>= 0), groups {self.groups} "
+                f"(must divide {weight.shape[0]} features)"
+            )
+
+    @property
+    def features(self) -> int:
+        """Output features O."""
+        return int(self.weight_OIHW.shape[0])
+
+    @property
+    def in_channels(self) -> int:
+        """Input features C_in of all groups."""
+        return int(self.weight_OIHW.shape[1]) * self.groups
+
+    @property
+    def kernel(self) -> int:
+        """Kernel size K, pixels."""
+        return int(self.weight_OIHW.shape[2])
+
+    @property
+    def fan_in(self) -> int:
+        """Inputs of one neuron, C_in / groups * K * K."""
+        return int(np.prod(self.weight_OIHW.shape[1:]))
+
+    def output_shape(self, shape_CHW: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Return the (O, H, W) that an input of ``shape_CHW`` gives.
+
+        Raises:
+            ValueError: the channels differ from the layer's, or the kernel does not fit.
+        """
+        channels, height, width = shape_CHW
+        if channels != self.in_channels:
+            raise ValueError(f"layer reads {self.in_channels} channels, its input has {channels}")
+        out = [(size + 2 * self.pad - self.kernel) // self.stride + 1 for size in (height, width)]
+        if min(height, width) + 2 * self.pad < self.kernel:
+            raise ValueError(
+                f"kernel {self.kernel} exceeds the padded input {height}x{width} (pad {self.pad})"
+            )
+        return self.features, out[0], out[1]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class IntegerNet:
+    """A student as it is deployed: layers, the number of actions, and the input's shape.
+
+    Attributes:
+        layers: at least one; the first is the transduction layer.
+        actions: A, the number of actions, 1..features of the last layer.
+        input_shape: (C, H, W) of the uint8 input, oldest frame first.
+        game: the game in snake case, '' where there is none.
+    """
+
+    layers: tuple[IntegerLayer, ...]
+    actions: int
+    input_shape: tuple[int, int, int] = STACK_SHAPE
+    game: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise ValueError("an integer net needs at least one layer")
+        for _ in self.shapes():
+            pass
+        if not 1 <= self.actions <= self.layers[-1].features:
+            raise ValueError(f"{self.actions} actions for {self.layers[-1].features} output features")
+
+    def shapes(self) -> list[tuple[int, int, int]]:
+        """Return the (O, H, W) of every layer's output, first to last.
+
+        Raises:
+            ValueError: a layer does not fit its input; the layer is named.
+        """
+        found: list[tuple[int, int, int]] = []
+        shape = self.input_shape
+        for index, layer in enumerate(self.layers):
+            try:
+                shape = layer.output_shape(shape)
+            except ValueError as error:
+                raise ValueError(f"layer {index}: {error}") from error
+            found.append(shape)
+        return found
+
+    def neurons(self) -> int:
+        """Return the number of neurons of all layers, the transduction layer among them."""
+        return sum(int(np.prod(shape)) for shape in self.shapes())
+
+
+def sum_bound(layer: IntegerLayer, *, first: bool) -> npt.NDArray[np.int64]:
+    """Return P, the largest possible |s| of every output feature, shape (O,): x_max * sum |w|."""
+    scale = MAX_PIXEL if first else 1
+    return scale * np.abs(layer.weight_OIHW.astype(np.int64)).sum(axis=(1, 2, 3))
+
+
+def layer_sums(layer: IntegerLayer, x_CHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """Return s = sum w x as int64 (O, H, W): the naive reference, a loop over output positions.
+
+    Args:
+        layer: the layer.
+        x_CHW: uint8 input, (C, H, W).
+    """
+    features, height, width = layer.output_shape(tuple(x_CHW.shape))  # type: ignore[arg-type]
+    padded = np.pad(x_CHW.astype(np.int64), ((0, 0), (layer.pad, layer.pad), (layer.pad, layer.pad)))
+    per_in, per_out = layer.in_channels // layer.groups, features // layer.groups
+    weight = layer.weight_OIHW.astype(np.int64).reshape(layer.groups, per_out, -1)
+    sums = np.empty((features, height, width), np.int64)
+    for row in range(height):
+        for column in range(width):
+            top, left = row * layer.stride, column * layer.stride
+            patch = padded[:, top : top + layer.kernel, left : left + layer.kernel]
+            patch = patch.reshape(layer.groups, per_in * layer.kernel**2)
+            sums[:, row, column] = np.einsum("goi,gi->go", weight, patch).reshape(features)
+    return sums
+
+
+def naive_layer(layer: IntegerLayer, x_CHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Return y = 1 iff s >= theta, uint8 (O, H, W)."""
+    return (layer_sums(layer, x_CHW) >= layer.theta_O[:, None, None]).astype(np.uint8)
+
+
+def naive_forward(net: IntegerNet, stack_CHW: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.uint8]]:
+    """Return every layer's spikes, first to last: the first rung of the parity ladder.
+
+    Args:
+        net: the integer net.
+        stack_CHW: uint8 input of ``net.input_shape``.
+
+    Raises:
+        ValueError: wrong shape or dtype.
+    """
+    check_stack(net, stack_CHW)
+    spikes: list[npt.NDArray[np.uint8]] = []
+    x = stack_CHW
+    for layer in net.layers:
+        x = naive_layer(layer, x)
+        spikes.append(x)
+    return spikes
+
+
+def check_stack(net: IntegerNet, stack: npt.NDArray[np.uint8]) -> None:
+    """Raise ValueError unless ``stack`` is uint8 of the net's input shape."""
+    if stack.dtype != np.uint8 or tuple(stack.shape) != tuple(net.input_shape):
+        raise ValueError(f"input must be uint8 of shape {net.input_shape}, got {stack.dtype} {stack.shape}")
+
+
+def count_votes(spikes_OHW: npt.NDArray[np.uint8], actions: int) -> npt.NDArray[np.int64]:
+    """Return votes (A,): feature i votes for action i mod A at every position, i < A * floor(F / A).
+
+    Source: Esser 2016 (EEDN prediction layer).
+    """
+    per_feature = spikes_OHW.reshape(spikes_OHW.shape[0], -1).sum(axis=1, dtype=np.int64)
+    used = actions * (len(per_feature) // actions)
+    return per_feature[:used].reshape(-1, actions).sum(axis=0)
+
+
+def choose(votes_A: npt.NDArray[np.int64]) -> int:
+    """Return the argmax of the votes; ties go to the lowest index."""
+    return int(np.argmax(votes_A))
+
+
+def pack_ternary(weight: npt.NDArray[np.int8]) -> npt.NDArray[np.uint8]:
+    """Return ternary weights as 2 bits each (0: 0, 1: +1, 2: -1), four a byte, low bits first, flat."""
+    codes = (weight.reshape(-1).astype(np.int16) % 3).astype(np.uint8)
+    quads = np.concatenate([codes, np.zeros(-len(codes) % 4, np.uint8)]).reshape(-1, 4)
+    return (quads << np.array([0, 2, 4, 6], np.uint8)).sum(axis=1).astype(np.uint8)
+
+
+def unpack_ternary(packed: npt.NDArray[np.uint8], shape: tuple[int, ...]) -> npt.NDArray[np.int8]:
+    """Return the int8 weights of ``shape`` that :func:`pack_ternary` packed.
+
+    Raises:
+        ValueError: the length does not fit the shape, or a code is 3.
+    """
+    size = int(np.prod(shape))
+    if len(packed) != -(-size // 4):
+        raise ValueError(f"{len(packed)} bytes of packed weights for shape {shape}, {-(-size // 4)} wanted")
+    codes = ((packed[:, None] >> np.array([0, 2, 4, 6], np.uint8)) & 3).reshape(-1)[:size]
+    if (codes == 3).any():
+        raise ValueError("a packed weight has the unused code 3")
+    return np.array([0, 1, -1], np.int8)[codes].reshape(shape)
+
+
+def save(net: IntegerNet, path: Path, provenance: Provenance) -> None:
+    """Write the net to a safetensors file, weights packed to 2 bits, atomically.
+
+    Tensors ``layer.N.weight`` (uint8, packed) and ``layer.N.theta`` (int32); the metadata's ``net``
+    holds the geometry, ``schema``, ``version`` and ``provenance`` the rest.
+    """
+    from safetensors.numpy import save as serialise
+
+    tensors: dict[str, np.ndarray] = {}
+    geometry = []
+    for index, layer in enumerate(net.layers):
+        tensors[f"layer.{index}.weight"] = pack_ternary(layer.weight_OIHW)
+        tensors[f"layer.{index}.theta"] = layer.theta_O
+        geometry.append(
+            {
+                "shape": list(layer.weight_OIHW.shape),
+                "stride": layer.stride,
+                "pad": layer.pad,
+                "groups": layer.groups,
+            }
+        )
+    description = {
+        "layers": geometry,
+        "actions": net.actions,
+        "input_shape": list(net.input_shape),
+        "game": net.game,
+    }
+    metadata = {
+        "schema": SCHEMA,
+        "version": str(VERSION),
+        "net": json.dumps(description),
+        "provenance": provenance.to_json(),
+    }
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(serialise(tensors, metadata=metadata))
+
+
+def load(path: Path) -> tuple[IntegerNet, Provenance]:
+    """Read a net and its provenance, checking schema, version, shapes, dtypes and ranges.
+
+    Raises:
+        UserError: the file is missing, truncated, foreign, newer, or holds an impossible net.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    remedy = "give a student that `spikestill distill` wrote"
+    if not path.is_file():
+        raise UserError(f"{path}: no such student file", remedy)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("schema") != SCHEMA:
+                raise UserError(f"{path}: schema {metadata.get('schema')!r}, {SCHEMA!r} wanted", remedy)
+            if int(metadata.get("version", 0)) > VERSION:
+                raise UserError(
+                    f"{path}: format version {metadata['version']}, this program reads up to {VERSION}",
+                    "update spikestill",
+                )
+            description = json.loads(metadata["net"])
+            layers = tuple(_read_layers(file, description["layers"]))
+            net = IntegerNet(
+                layers=layers,
+                actions=int(description["actions"]),
+                input_shape=tuple(description["input_shape"]),
+                game=str(description["game"]),
+            )
+            return net, Provenance.from_json(metadata["provenance"])
+    except UserError:
+        raise
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: not a readable student: {error}", remedy) from error
+
+
+def _read_layers(file: object, geometry: list[dict[str, object]]) -> Iterator[IntegerLayer]:
+    for index, entry in enumerate(geometry):
+        packed = file.get_tensor(f"layer.{index}.weight")  # type: ignore[attr-defined]
+        theta = file.get_tensor(f"layer.{index}.theta")  # type: ignore[attr-defined]
+        shape = tuple(int(size) for size in entry["shape"])  # type: ignore[attr-defined]
+        if packed.dtype != np.uint8 or packed.ndim != 1:
+            raise ValueError(f"layer {index}: packed weights must be flat uint8, got {packed.dtype}")
+        yield IntegerLayer(
+            weight_OIHW=unpack_ternary(packed, shape),
+            theta_O=theta,
+            stride=int(entry["stride"]),  # type: ignore[call-overload]
+            pad=int(entry["pad"]),  # type: ignore[call-overload]
+            groups=int(entry["groups"]),  # type: ignore[call-overload]
+        )

@@ -1,0 +1,37 @@
+"""Distillation losses (Rusu 2015; McKinstry 2018, section 2.4), as pure functions.
+
+Axis suffixes: B batch, A actions. ``logits`` are the student's, ``q`` the teacher's.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def kl(logits_BA: Tensor, q_BA: Tensor, temperature: float) -> Tensor:
+    """Return sum_a p ln(p / softmax(logits)) with p = softmax(q / temperature), mean over B."""
+    return F.kl_div(
+        torch.log_softmax(logits_BA, dim=1),
+        torch.log_softmax(q_BA / temperature, dim=1),
+        reduction="batchmean",
+        log_target=True,
+    )
+
+
+def nll(logits_BA: Tensor, q_BA: Tensor) -> Tensor:
+    """Return -ln softmax(logits) at the teacher's best action, mean over B."""
+    return F.cross_entropy(logits_BA, q_BA.argmax(dim=1))
+
+
+def mse(logits_BA: Tensor, q_BA: Tensor) -> Tensor:
+    """Return the squared error between logits and Q-values, mean over B and A."""
+    return F.mse_loss(logits_BA, q_BA)
+
+
+def distillation_loss(name: str, logits_BA: Tensor, q_BA: Tensor, temperature: float) -> Tensor:
+    """Return the loss called ``kl``, ``nll`` or ``mse``."""
+    if name == "kl":
+        return kl(logits_BA, q_BA, temperature)
+    return {"nll": nll, "mse": mse}[name](logits_BA, q_BA)

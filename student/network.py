@@ -1,0 +1,282 @@
+"""The trainable student: shadow weights, ternary weights, batch normalisation, binary activations.
+
+In training it computes with batch statistics and passes gradients through the quantisers; in ``eval()``
+it *is* the folded integer net, so that its scores are the deployed scores.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from student.architectures import LayerSpec
+from student.fold import fold
+from student.integer_net import STACK_SHAPE, IntegerNet
+from student.quantise import VARIANCE_EPSILON, NormalisedStep, initial_ternary, ternarise
+from student.torch_net import TorchIntegerNet
+
+STATISTICS_MOMENTUM = 0.05
+
+
+def initial_shadow(shape: tuple[int, ...], inputs: int, generator: torch.Generator) -> Tensor:
+    """Return shadow weights (O, I, K, K) to begin with.
+
+    With ``inputs`` = 0 they are uniform in [-1, 1] (McKinstry 2018), so that every neuron reads half of its
+    fan-in. Such a deep net is chaotic: one spike more flips about sqrt(fan-in) neurons a layer, and neither
+    signal nor gradient comes through ten layers. With ``inputs`` = n each neuron begins with n random inputs
+    of random sign (shadow +-U(0.5, 0.6)) and zeros elsewhere (shadow U(-0.5, 0.5)); with n = 1 the net begins
+    by handing its first layer's spikes through, and adds inputs as it learns.
+    """
+    if inputs == 0:
+        return torch.empty(shape).uniform_(-1.0, 1.0, generator=generator)
+    shadow = torch.empty(shape).uniform_(-0.5, 0.5, generator=generator).flatten(1)
+    chosen = torch.rand(shadow.shape, generator=generator).topk(min(inputs, shadow.shape[1]), dim=1).indices
+    magnitude = torch.empty(chosen.shape).uniform_(0.5, 0.6, generator=generator)
+    sign = torch.where(torch.rand(chosen.shape, generator=generator) < 0.5, -1.0, 1.0)
+    return shadow.scatter(1, chosen, magnitude * sign).reshape(shape)
+
+
+class TernaryLayer(nn.Module):
+    """Grouped convolution with ternary weights, batch normalisation and binary activation.
+
+    Args:
+        spec: geometry.
+        in_channels: features of the input.
+        hysteresis: h of :func:`student.quantise.ternarise`.
+        generator: source of the initial shadow weights.
+        inputs: how many inputs a neuron begins with; 0: see :func:`initial_shadow`.
+    """
+
+    ternary: Tensor
+    mu: Tensor
+    variance: Tensor
+
+    def __init__(
+        self,
+        spec: LayerSpec,
+        in_channels: int,
+        hysteresis: float,
+        generator: torch.Generator,
+        inputs: int = 0,
+    ) -> None:
+        super().__init__()
+        if in_channels % spec.groups or spec.features % spec.groups:
+            raise ValueError(
+                f"{spec.groups} groups divide neither {in_channels} inputs nor {spec.features} features evenly"
+            )
+        self.spec, self.hysteresis = spec, hysteresis
+        shape = (spec.features, in_channels // spec.groups, spec.kernel, spec.kernel)
+        self.shadow = nn.Parameter(initial_shadow(shape, inputs, generator))
+        self.gamma = nn.Parameter(torch.ones(spec.features))
+        self.beta = nn.Parameter(torch.zeros(spec.features))
+        self.register_buffer("ternary", initial_ternary(self.shadow.detach()))
+        self.register_buffer("mu", torch.zeros(spec.features))
+        self.register_buffer("variance", torch.ones(spec.features))
+
+    def requantise(self) -> None:
+        """Clip the shadow weights to [-1, 1] and derive the ternary weights from them."""
+        with torch.no_grad():
+            self.shadow.clamp_(-1.0, 1.0)
+            self.ternary.copy_(ternarise(self.shadow, self.ternary, self.hysteresis))
+
+    def straight_through(self) -> Tensor:
+        """Return the ternary weights, whose gradient goes to the shadow weights (Esser 2016)."""
+        return self.shadow + (self.ternary - self.shadow).detach()
+
+    def forward(
+        self, x: Tensor, weight: Tensor, penalty: float, renormalise: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (spikes (B, O, H, W), batch mean (O,), batch variance (O,)).
+
+        Args:
+            x: spikes or pixels (B, C, H, W) in ``weight``'s dtype.
+            weight: ternary values in the compute format, as :meth:`StudentNetwork.working_weights` gives them.
+            penalty: weight of the mean firing rate in the loss.
+            renormalise: normalise with the running statistics, not the batch's.
+        """
+        spec = self.spec
+        s = F.conv2d(x, weight, stride=spec.stride, padding=spec.pad, groups=spec.groups)
+        running = (self.mu, self.variance) if renormalise else (None, None)
+        return NormalisedStep.apply(s, self.gamma, self.beta, *running, penalty)
+
+    def absorb(self, mu: Tensor, variance: Tensor, momentum: float) -> None:
+        """Move the running statistics towards a batch's."""
+        with torch.no_grad():
+            self.mu.lerp_(mu, momentum)
+            self.variance.lerp_(variance, momentum)
+
+
+class StudentNetwork(nn.Module):
+    """A student of one of the Table 1 geometries, or any other chain of layers.
+
+    Args:
+        layers: geometry, first to last.
+        actions: A.
+        hysteresis: of the ternary weights.
+        inputs: how many inputs a neuron begins with, in the first layer and in the later ones; 0: all.
+        sparsity: weight of the mean firing rate in the loss.
+        seed: of the initial weights.
+        dtype: format of the products after the first layer.
+        input_shape: (C, H, W) of the uint8 input.
+        game: the game in snake case.
+    """
+
+    def __init__(
+        self,
+        layers: tuple[LayerSpec, ...],
+        actions: int,
+        *,
+        hysteresis: float = 0.1,
+        inputs: tuple[int, int] = (0, 0),
+        sparsity: float = 0.0,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        input_shape: tuple[int, int, int] = STACK_SHAPE,
+        game: str = "",
+    ) -> None:
+        super().__init__()
+        self.actions, self.sparsity, self.dtype = actions, sparsity, dtype
+        self.input_shape, self.game = input_shape, game
+        generator = torch.Generator().manual_seed(seed)
+        channels, made = input_shape[0], []
+        for index, spec in enumerate(layers):
+            made.append(TernaryLayer(spec, channels, hysteresis, generator, inputs[min(index, 1)]))
+            channels = spec.features
+        self.layers = nn.ModuleList(made)
+        self._integer: TorchIntegerNet | None = None
+
+    def forward(self, stacks_BCHW: Tensor) -> Tensor:
+        """Return the mean vote (0..1) of each action, fp32 (B, A), of uint8 stacks.
+
+        In ``eval()`` this is the folded integer net's votes over the number of voters, exactly.
+        """
+        if not self.training:
+            return self.integer().votes(stacks_BCHW).float() / self.voters()
+        weights = [
+            self._cast(layer.straight_through(), index) for index, layer in enumerate(self.ternary_layers())
+        ]
+        rates, statistics = self.propagate(stacks_BCHW, weights)
+        self.absorb([statistics])
+        return rates
+
+    def sense_change(self, stacks_BCHW: Tensor, generator: torch.Generator) -> None:
+        """Set the first layer's gains and thresholds so that it fires on what changes, not on the background.
+
+        Most of a game's picture never moves. The gain becomes half the ratio of a feature's deviation over
+        all positions to that over time (at least 1, at most 20), and the threshold lies within one unit
+        of the median, which is the background's value.
+
+        Args:
+            stacks_BCHW: uint8 stacks of different times.
+            generator: source of the thresholds' places.
+        """
+        layer = self.ternary_layers()[0]
+        weight = self.working_weights()[0].detach()
+        spec = layer.spec
+        s = F.conv2d(
+            stacks_BCHW.to(weight.dtype), weight, stride=spec.stride, padding=spec.pad, groups=spec.groups
+        )
+        values = s.transpose(0, 1).flatten(1)
+        variance, mu = torch.var_mean(values, dim=1, correction=0)
+        deviation = (variance + VARIANCE_EPSILON).sqrt()
+        over_time = s.var(dim=0, correction=0).mean(dim=(1, 2)).sqrt()
+        with torch.no_grad():
+            layer.gamma.copy_((0.5 * deviation / over_time.clamp_min(1e-3)).clamp(1.0, 20.0))
+            place = torch.empty(spec.features).uniform_(-1.0, 1.0, generator=generator).to(mu.device)
+            layer.beta.copy_(place - layer.gamma * (values.median(dim=1).values - mu) / deviation)
+
+    def propagate(
+        self,
+        stacks_BCHW: Tensor,
+        weights: list[Tensor],
+        *,
+        renormalise: bool = False,
+    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """Return (mean votes (B, A), each layer's batch mean and variance), leaving the network as it is.
+
+        Args:
+            stacks_BCHW: uint8 stacks.
+            weights: what :meth:`working_weights` gives, or straight-through weights in the same formats.
+            renormalise: normalise with the running statistics (batch renormalisation), not the batch's.
+        """
+        x, statistics = stacks_BCHW, []
+        for layer, weight in zip(self.ternary_layers(), weights, strict=True):
+            x, mu, variance = layer(x.to(weight.dtype), weight, self.sparsity, renormalise)
+            statistics.append((mu, variance))
+        rate_BO = x.float().mean(dim=(2, 3))
+        used = self.actions * (rate_BO.shape[1] // self.actions)
+        return rate_BO[:, :used].reshape(len(rate_BO), -1, self.actions).mean(dim=1), statistics
+
+    def working_weights(self) -> list[Tensor]:
+        """Return each layer's ternary weights in the compute format, as leaves that collect a gradient.
+
+        The straight-through rule makes that gradient the shadow weights'.
+        """
+        return [
+            self._cast(layer.ternary, index).detach().requires_grad_()
+            for index, layer in enumerate(self.ternary_layers())
+        ]
+
+    def absorb(
+        self, shares: list[list[tuple[Tensor, Tensor]]], momentum: float = STATISTICS_MOMENTUM
+    ) -> None:
+        """Move the running statistics towards those of a batch that was computed in equal shares.
+
+        The whole batch's variance is the mean of the shares' plus the variance of their means.
+        """
+        self._integer = None
+        for layer, parts in zip(self.ternary_layers(), zip(*shares, strict=True), strict=True):
+            mus = torch.stack([mu for mu, _ in parts])
+            variance = torch.stack([variance for _, variance in parts]).mean(dim=0)
+            layer.absorb(mus.mean(dim=0), variance + mus.var(dim=0, correction=0), momentum)
+
+    def ternary_layers(self) -> list[TernaryLayer]:
+        """Return the layers, first to last."""
+        return [layer for layer in self.layers if isinstance(layer, TernaryLayer)]
+
+    def _cast(self, weight: Tensor, index: int) -> Tensor:
+        # The first layer's sums reach 65,280: bf16 could not hold them.
+        dtype = torch.float32 if index == 0 else self.dtype
+        return weight.to(dtype).contiguous(memory_format=torch.channels_last)
+
+    def requantise(self) -> None:
+        """Bring the ternary weights up to date after a step of the optimiser."""
+        self._integer = None
+        for layer in self.ternary_layers():
+            layer.requantise()
+
+    def integer(self) -> TorchIntegerNet:
+        """Return the folded net in PyTorch, made anew after each change of the weights."""
+        if self._integer is None:
+            device = next(self.parameters()).device
+            self._integer = TorchIntegerNet(self.to_integer(), dtype=self.dtype, device=device)
+        return self._integer
+
+    def train(self, mode: bool = True) -> StudentNetwork:
+        """Switch between training and the integer net."""
+        self._integer = None
+        super().train(mode)
+        return self
+
+    def to_integer(self) -> IntegerNet:
+        """Return the deployed form: ternary weights and folded thresholds."""
+        folded = []
+        for index, layer in enumerate(self.ternary_layers()):
+            gamma, beta, mu, variance = (
+                tensor.detach().cpu().double().numpy()
+                for tensor in (layer.gamma, layer.beta, layer.mu, layer.variance)
+            )
+            folded.append(
+                fold(
+                    layer.ternary.cpu().to(torch.int8).numpy(), gamma, beta, mu,
+                    (variance + VARIANCE_EPSILON) ** 0.5,
+                    stride=layer.spec.stride, pad=layer.spec.pad, groups=layer.spec.groups, first=index == 0,
+                )
+            )  # fmt: skip
+        return IntegerNet(tuple(folded), self.actions, self.input_shape, self.game)
+
+    def voters(self) -> int:
+        """Return how many neurons vote for each action."""
+        *_, (features, height, width) = self.integer().net.shapes()
+        return features // self.actions * height * width

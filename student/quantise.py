@@ -1,0 +1,158 @@
+"""The two quantisers of an EEDN network (Esser 2016), and its losses' gradient through them.
+
+Axis suffixes: B batch, O output features, H height, W width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+VARIANCE_EPSILON = 1e-5
+
+
+def ternarise(shadow: Tensor, previous: Tensor, hysteresis: float) -> Tensor:
+    """Return ternary weights of the shadow weights, with hysteresis (Esser 2016, eq. 5).
+
+    +1 where w >= 0.5 + h; -1 where w <= -0.5 - h; 0 where -0.5 + h <= w <= 0.5 - h; elsewhere the
+    previous ternary value, moved to the nearer side of the band's two values if it is neither.
+
+    Args:
+        shadow: fp32 shadow weights in [-1, 1].
+        previous: ternary weights of the step before, same shape.
+        hysteresis: h, 0..0.5.
+    """
+    upper = torch.where(previous > 0, 0.5 - hysteresis, 0.5 + hysteresis)
+    lower = torch.where(previous < 0, -0.5 + hysteresis, -0.5 - hysteresis)
+    # With previous = +1 the weight stays +1 down to 0.5 - h (exclusive: at 0.5 - h the rule says 0).
+    positive = torch.where(previous > 0, shadow > upper, shadow >= upper)
+    negative = torch.where(previous < 0, shadow < lower, shadow <= lower)
+    return positive.to(shadow.dtype) - negative.to(shadow.dtype)
+
+
+def initial_ternary(shadow: Tensor) -> Tensor:
+    """Return the ternary weights to begin with: the sign of w where |w| >= 0.5, else 0."""
+    return torch.sign(shadow) * (shadow.abs() >= 0.5)
+
+
+class NormalisedStep(torch.autograd.Function):
+    """Batch renormalisation and binary threshold in one: y = 1 where x = gamma (s - m) / d + beta >= 0.
+
+    m and d = sqrt(v + epsilon) are the *running* mean and deviation, so that the spikes in training are
+    those of the deployed net. The gradient passes through the batch's own statistics as in batch
+    normalisation, with the correction between the two held constant (batch renormalisation, Ioffe 2017).
+    Plain batch normalisation (Ioffe 2015) is the case m, v = the batch's. A threshold at the batch's mean
+    would make features that are nearly constant, of which games have many, flip with the batch.
+
+    The step's surrogate gradient is the triangle dy/dx = max(0, 1 - |x|) (Esser 2016). ``penalty`` adds
+    the gradient of penalty * mean(y) to that of the loss: the spike-sparsity term.
+
+    forward(s, gamma, beta, mean, variance, penalty) -> (y in s's dtype, the batch's mean (O,) and variance (O,)),
+    for s (B, O, H, W); ``mean`` and ``variance`` (O,) are the running ones, or None for the batch's.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        s_BOHW: Tensor,
+        gamma_O: Tensor,
+        beta_O: Tensor,
+        mean_O: Tensor | None,
+        variance_O: Tensor | None,
+        penalty: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return spikes and the batch's statistics."""
+        s = _rows(s_BOHW)
+        batch_variance, batch_mean = statistics(s)
+        mean = batch_mean if mean_O is None else mean_O
+        deviation = torch.rsqrt((batch_variance if variance_O is None else variance_O) + VARIANCE_EPSILON)
+        slope = gamma_O * deviation
+        offset = beta_O - mean * slope
+        y = fire(s, slope, offset)
+        scale = torch.rsqrt(batch_variance + VARIANCE_EPSILON)
+        ctx.save_for_backward(s, batch_mean, scale, slope, offset, mean, deviation)
+        ctx.penalty = penalty
+        ctx.mark_non_differentiable(batch_mean, batch_variance)
+        return _image(y, s_BOHW.shape), batch_mean, batch_variance
+
+    @staticmethod
+    def backward(ctx: Any, dy_BOHW: Tensor, _mean: Tensor, _variance: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of s, gamma and beta."""
+        s, batch_mean, scale, slope, offset, mean, deviation = ctx.saved_tensors
+        dy = _rows(dy_BOHW.to(s.dtype))
+        ds, dx, dx_normal = step_gradient(s, dy, batch_mean, scale, slope, offset, ctx.penalty / s.numel())
+        # sum dx (s - m) / d, from the sums over the batch's own normalised values.
+        dgamma = (dx_normal / scale + dx * (batch_mean - mean)) * deviation
+        return _image(ds, dy_BOHW.shape), dgamma, dx, None, None, None
+
+
+def _rows(x_BOHW: Tensor) -> Tensor:
+    return x_BOHW.permute(0, 2, 3, 1).contiguous().view(-1, x_BOHW.shape[1])
+
+
+def _image(x_NO: Tensor, shape: torch.Size) -> Tensor:
+    return x_NO.view(shape[0], shape[2], shape[3], shape[1]).permute(0, 3, 1, 2)
+
+
+def _array(tensor: Tensor) -> Any:
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()
+
+
+def _bits(tensor: Tensor) -> Any:
+    array = _array(tensor)
+    return array.view("uint16") if tensor.dtype == torch.bfloat16 else array
+
+
+def _kernels(s: Tensor) -> Any:
+    from student import step_kernel
+
+    return step_kernel.BF16 if s.dtype == torch.bfloat16 else step_kernel.FP32
+
+
+def statistics(s_NO: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (variance, mean) of every column, fp32 (O,)."""
+    if s_NO.device.type != "cpu":
+        return torch.var_mean(s_NO.float(), dim=0, correction=0)
+    mu, variance = torch.empty(s_NO.shape[1]), torch.empty(s_NO.shape[1])
+    _kernels(s_NO)[0](_bits(s_NO), mu.numpy(), variance.numpy())
+    return variance, mu
+
+
+def fire(s_NO: Tensor, slope_O: Tensor, offset_O: Tensor) -> Tensor:
+    """Return 1 where s * slope + offset >= 0, else 0, in s's dtype."""
+    if s_NO.device.type != "cpu":
+        return (torch.addcmul(offset_O, s_NO, slope_O) >= 0).to(s_NO.dtype)
+    y = torch.empty_like(s_NO)
+    _kernels(s_NO)[1](_bits(s_NO), _array(slope_O), _array(offset_O), _bits(y))
+    return y
+
+
+def step_gradient(
+    s_NO: Tensor, dy_NO: Tensor, mu: Tensor, scale: Tensor, slope: Tensor, offset: Tensor, penalty: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (ds, sum dx, sum dx n) with dx = (dy + penalty) max(0, 1 - |s slope + offset|), n = (s - mu) scale.
+
+    ds = slope (dx - mean(dx) - n mean(dx n)): the gradient through the batch's mean and deviation (Ioffe 2015).
+    """
+    if s_NO.device.type != "cpu":
+        return _step_gradient_torch(s_NO, dy_NO, mu, scale, slope, offset, penalty)
+    ds, dx_sum, dx_normal_sum = torch.empty_like(s_NO), torch.empty_like(mu), torch.empty_like(mu)
+    _kernels(s_NO)[2](
+        _bits(s_NO), _bits(dy_NO), _array(mu), _array(scale), _array(slope), _array(offset),
+        np.float32(penalty), _bits(ds), dx_sum.numpy(), dx_normal_sum.numpy(),
+    )  # fmt: skip
+    return ds, dx_sum, dx_normal_sum
+
+
+def _step_gradient_torch(
+    s: Tensor, dy: Tensor, mu: Tensor, scale: Tensor, slope: Tensor, offset: Tensor, penalty: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    value = s.float()
+    normal = (value - mu) * scale
+    dx = (dy.float() + penalty) * (1.0 - (value * slope + offset).abs()).clamp_min(0.0)
+    dx_sum, dx_normal_sum = dx.sum(dim=0), (dx * normal).sum(dim=0)
+    ds = (dx - dx_sum / len(s) - normal * (dx_normal_sum / len(s))) * slope
+    return ds.to(s.dtype), dx_sum, dx_normal_sum

@@ -1,0 +1,121 @@
+"""Two files of the teacher: the artefact (weights in fp16 or fp32) and the training's checkpoint.
+
+Both are safetensors; nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from configs.atomic import atomic_path
+from configs.errors import UserError
+from configs.provenance import Provenance
+from teacher import q_network
+from teacher.q_network import Weights
+
+TEACHER_SCHEMA = "spikestill.teacher"
+CHECKPOINT_SCHEMA = "spikestill.teach-checkpoint"
+VERSION = 1
+
+
+def write_tensors(
+    path: Path, tensors: dict[str, Tensor], schema: str, provenance: Provenance, **metadata: str
+) -> None:
+    """Write tensors with their schema, version and provenance to a safetensors file, atomically."""
+    header = {"schema": schema, "version": str(VERSION), "provenance": provenance.to_json(), **metadata}
+    with atomic_path(path) as temporary:
+        try:
+            save_file(tensors, temporary, metadata=header)
+        except SafetensorError as error:
+            if "No space left" in str(error) or "os error 28" in str(error):
+                raise OSError(28, "No space left on device") from error
+            raise
+
+
+def read_tensors(path: Path, schema: str, remedy: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read what :func:`write_tensors` wrote: (tensors, metadata).
+
+    Raises:
+        UserError: the file is missing, truncated, foreign or newer.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"{path}: no such file", remedy)
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("schema") != schema:
+                raise UserError(f"{path}: schema {metadata.get('schema')!r}, {schema!r} wanted", remedy)
+            if int(metadata.get("version", 0)) > VERSION:
+                raise UserError(
+                    f"{path}: format version {metadata['version']}, this program reads up to {VERSION}",
+                    "update spikestill",
+                )
+            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+    except UserError:
+        raise
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path}: not a readable safetensors file: {error}", remedy) from error
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the optimiser's moments as tensors ``optimizer.INDEX.NAME``; a moment that is None is left out."""
+    return {
+        f"optimizer.{index}.{name}": torch.as_tensor(value)
+        for index, moments in optimizer.state_dict()["state"].items()
+        for name, value in moments.items()
+        if value is not None
+    }
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Give the optimiser the moments that :func:`optimizer_tensors` returned; other names are passed over."""
+    moments: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("optimizer."):
+            _, index, moment = name.split(".")
+            moments.setdefault(int(index), {})[moment] = value
+    whole = optimizer.state_dict()
+    whole["state"] = moments
+    optimizer.load_state_dict(whole)
+
+
+def save_teacher(
+    path: Path, weights: Weights, game: str, actions: int, provenance: Provenance, *, half: bool = False
+) -> None:
+    """Write a teacher: the Q-network's weights, in fp16 where ``half``, else fp32."""
+    dtype = torch.float16 if half else torch.float32
+    tensors = {name: weight.to(dtype).contiguous() for name, weight in weights.items()}
+    write_tensors(
+        path, tensors, TEACHER_SCHEMA, provenance,
+        net=json.dumps({"game": game, "actions": actions, "architecture": "nature"}),
+    )  # fmt: skip
+
+
+def read_teacher(path: Path) -> tuple[Weights, str, int, Provenance]:
+    """Read a teacher: (fp32 weights, game, actions, provenance), shapes and values checked.
+
+    Raises:
+        UserError: the file cannot be read, a shape is wrong, or a weight is not finite.
+    """
+    remedy = "give a teacher that `spikestill teach` wrote"
+    tensors, metadata = read_tensors(path, TEACHER_SCHEMA, remedy)
+    try:
+        net = json.loads(metadata["net"])
+        game, actions = str(net["game"]), int(net["actions"])
+        provenance = Provenance.from_json(metadata["provenance"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: its description is unreadable: {error}", remedy) from error
+    for name, shape in q_network.shapes(actions).items():
+        if name not in tensors or tuple(tensors[name].shape) != shape:
+            found = tuple(tensors[name].shape) if name in tensors else "missing"
+            raise UserError(f"{path}: {name} is {found}, shape {shape} wanted", remedy)
+        if not torch.isfinite(tensors[name]).all():
+            raise UserError(f"{path}: {name} holds NaN or infinite values", remedy)
+    return {name: tensors[name].float() for name in q_network.shapes(actions)}, game, actions, provenance

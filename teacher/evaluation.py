@@ -1,0 +1,115 @@
+"""Evaluation: full games, raw scores, epsilon 0.05, no-op starts; the same number for any number of envs.
+
+Every episode has random numbers of its own (its index and the seed), and every environment plays
+one episode after a seeded reset, so that how episodes are spread over environments does not matter.
+Source: van Hasselt 2016, Mnih 2015 (protocol).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from configs.environment import EnvironmentConfig
+from configs.progress import Progress
+from teacher.environment import make_vector_env
+
+ScoresFunction = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.floating | np.integer]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Scores of N episodes.
+
+    Attributes:
+        mean: mean of the returns.
+        ci95: 95 % bootstrap interval of the mean.
+        returns: raw score of each episode, by index.
+        frames: emulator frames played.
+    """
+
+    mean: float
+    ci95: tuple[float, float]
+    returns: list[float]
+    frames: int
+
+
+def bootstrap_ci(returns: list[float], seed: int = 0, resamples: int = 10_000) -> tuple[float, float]:
+    """Return the percentile 95 % bootstrap interval of the mean (Efron 1979)."""
+    values = np.asarray(returns, np.float64)
+    picks = np.random.default_rng(seed).integers(0, len(values), (resamples, len(values)))
+    low, high = np.percentile(values[picks].mean(axis=1), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def evaluate(
+    scores_fn: ScoresFunction,
+    environment: EnvironmentConfig,
+    *,
+    episodes: int = 100,
+    epsilon: float = 0.05,
+    seed: int = 0,
+    num_envs: int = 32,
+    progress: bool = True,
+) -> Evaluation:
+    """Play ``episodes`` full games with the argmax of ``scores_fn``, epsilon-greedily.
+
+    Args:
+        scores_fn: maps uint8 stacks (B, 4, 84, 84) to scores (B, A); ties go to the lowest action. Each
+            row must depend on its own stack alone.
+        environment: the game and its options.
+        episodes: N, >= 1.
+        epsilon: probability of a uniformly random action.
+        seed: seed of games and exploration.
+        num_envs: games played at a time.
+        progress: show a progress bar.
+    """
+    num_envs = min(num_envs, episodes)
+    envs = make_vector_env(environment, num_envs)
+    actions = int(envs.single_action_space.n)
+    returns = np.zeros(episodes)
+    frames = 0
+    episode = np.arange(num_envs)
+    following = num_envs
+    rngs = [np.random.default_rng([seed, 3, index]) for index in range(num_envs)]
+    observation, _ = envs.reset(seed=_seeds(seed, episode))
+    active = np.ones(num_envs, np.bool_)
+    with Progress(f"evaluating {environment.game}", episodes, "games") as bar:
+        while active.any():
+            action = np.zeros(num_envs, np.int64)
+            action[active] = np.asarray(scores_fn(observation[active])).argmax(axis=1)
+            for env in np.flatnonzero(active):
+                explore, random_action = rngs[env].random(), rngs[env].integers(actions)
+                if explore < epsilon:
+                    action[env] = random_action
+            observation, reward, terminated, truncated, _ = envs.step(action)
+            frames += int(active.sum()) * environment.frame_skip
+            returns[episode[active]] += reward[active]
+            ended = active & (terminated | truncated)
+            if not ended.any():
+                continue
+            for env in np.flatnonzero(ended):
+                if progress:
+                    bar.advance(1, mean=float(returns[episode[~active | ended]].mean()))
+                if following < episodes:
+                    episode[env], following = following, following + 1
+                    rngs[env] = np.random.default_rng([seed, 3, int(episode[env])])
+                else:
+                    active[env] = False
+            again = ended & active
+            if again.any():
+                observation, _ = envs.reset(
+                    seed=_seeds(seed, episode[again]), options={"reset_mask": again.copy()}
+                )
+    envs.close()
+    scores = [float(value) for value in returns]
+    return Evaluation(float(np.mean(scores)), bootstrap_ci(scores, seed), scores, frames)
+
+
+def _seeds(seed: int, episodes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.array(
+        [np.random.default_rng([seed, 4, int(e)]).integers(2**31 - 1) for e in episodes], np.int64
+    )

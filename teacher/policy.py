@@ -1,0 +1,62 @@
+"""A trained teacher, ready to give Q-values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from configs.errors import UserError
+from configs.provenance import Provenance
+from teacher import q_network
+from teacher.checkpoint import read_teacher
+from teacher.q_network import Weights
+
+Precision = Literal["fp32", "fp16", "bf16"]
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class TeacherPolicy:
+    """The Q-network with fixed weights in one number format.
+
+    Attributes:
+        game: the game in snake case.
+        actions: A.
+        precision: format of all layers but the last, which is fp32.
+        provenance: where the weights come from.
+    """
+
+    def __init__(
+        self, weights: Weights, game: str, actions: int, provenance: Provenance, precision: Precision
+    ) -> None:
+        self.game, self.actions, self.provenance, self.precision = game, actions, provenance, precision
+        self._weights = q_network.working_copy(weights, DTYPES[precision], requires_grad=False)
+
+    def q_values(self, obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        """Return Q-values (B, A) float32 of uint8 stacks (B, 4, 84, 84), oldest frame first.
+
+        Raises:
+            ValueError: wrong shape or dtype.
+        """
+        if obs_BCHW.dtype != np.uint8 or obs_BCHW.ndim != 4 or obs_BCHW.shape[1:] != (4, 84, 84):
+            raise ValueError(f"stacks must be uint8 (B, 4, 84, 84), got {obs_BCHW.dtype} {obs_BCHW.shape}")
+        with torch.inference_mode():
+            stacks = torch.from_numpy(np.ascontiguousarray(obs_BCHW)).contiguous(
+                memory_format=torch.channels_last
+            )
+            return q_network.q_values(self._weights, stacks).numpy()
+
+
+def load_teacher(path: Path | str, precision: Precision = "fp32") -> TeacherPolicy:
+    """Return the teacher in ``path``.
+
+    Raises:
+        UserError: the file cannot be read or holds impossible weights.
+    """
+    if precision not in DTYPES:
+        raise UserError(f"unknown precision {precision!r}; known: {', '.join(DTYPES)}", "give fp32 or fp16")
+    weights, game, actions, provenance = read_teacher(Path(path))
+    return TeacherPolicy(weights, game, actions, provenance, precision)

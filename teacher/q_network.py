@@ -1,0 +1,104 @@
+"""The Nature Q-network (Mnih 2015) as a pure function of its weights.
+
+    h1 = relu(conv(x / 255, 32, 8x8, stride 4))     (B, 32, 20, 20)
+    h2 = relu(conv(h1, 64, 4x4, stride 2))          (B, 64,  9,  9)
+    h3 = relu(conv(h2, 64, 3x3, stride 1))          (B, 64,  7,  7)
+    h4 = relu(W h3 + b)                             (B, 512)
+    q  = W h4 + b                                   (B, A), always in fp32
+
+Axis suffixes: B batch, C channels, H height, W width, A actions.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Weights = dict[str, Tensor]
+
+CONVOLUTIONS = (("conv1", 4, 32, 8, 4), ("conv2", 32, 64, 4, 2), ("conv3", 64, 64, 3, 1))
+FLAT = 64 * 7 * 7
+HIDDEN = 512
+MAX_PIXEL = 255.0
+
+
+def shapes(actions: int) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every parameter, in the order of the forward pass."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, inputs, outputs, kernel, _ in CONVOLUTIONS:
+        found[f"{name}.weight"] = (outputs, inputs, kernel, kernel)
+        found[f"{name}.bias"] = (outputs,)
+    found |= {"hidden.weight": (HIDDEN, FLAT), "hidden.bias": (HIDDEN,)}
+    return found | {"head.weight": (actions, HIDDEN), "head.bias": (actions,)}
+
+
+def initial_weights(actions: int, generator: torch.Generator) -> Weights:
+    """Return fp32 weights drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in)), as Mnih 2015's Torch code did."""
+    weights: Weights = {}
+    fan_in = 1
+    for name, shape in shapes(actions).items():
+        if name.endswith(".weight"):
+            fan_in = math.prod(shape[1:])
+        bound = 1.0 / math.sqrt(fan_in)
+        weights[name] = torch.empty(shape).uniform_(-bound, bound, generator=generator)
+    return weights
+
+
+def working_copy(weights: Weights, dtype: torch.dtype, *, requires_grad: bool) -> Weights:
+    """Return the weights that the forward pass reads: ``dtype`` and channels-last, the head in fp32."""
+    copy: Weights = {}
+    for name, weight in weights.items():
+        target = torch.float32 if name.startswith("head.") else dtype
+        made = weight.detach().to(target, copy=True)
+        if made.ndim == 4:
+            made = made.contiguous(memory_format=torch.channels_last)
+        copy[name] = made.requires_grad_(requires_grad)
+    return copy
+
+
+def q_values(weights: Weights, stacks_BCHW: Tensor, pixel_offset: float = 0.0) -> Tensor:
+    """Return q (B, A) in fp32 for uint8 stacks (B, 4, 84, 84), oldest frame first.
+
+    The first layer computes conv((x - pixel_offset) / 255) + bias, with the scale and the offset
+    moved into its weights and bias: pixels are exact integers in every format with 8 bits of significand.
+    """
+    return _head(weights, features(weights, stacks_BCHW, pixel_offset)[-1])
+
+
+def features(weights: Weights, stacks_BCHW: Tensor, pixel_offset: float = 0.0) -> list[Tensor]:
+    """Return the activations of the four hidden layers, for stacks (B, 4, 84, 84) uint8."""
+    dtype = weights["conv1.weight"].dtype
+    x = stacks_BCHW.to(dtype)
+    activations: list[Tensor] = []
+    for name, _, _, _, stride in CONVOLUTIONS:
+        weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
+        if name == "conv1":
+            weight = weight * (1.0 / MAX_PIXEL)
+            if pixel_offset:
+                bias = bias - pixel_offset * weight.sum(dim=(1, 2, 3), dtype=torch.float32).to(dtype)
+        x = F.relu(F.conv2d(x, weight, bias, stride=stride))
+        activations.append(x)
+    x = F.relu(F.linear(x.flatten(1), weights["hidden.weight"], weights["hidden.bias"]))
+    return [*activations, x]
+
+
+def _head(weights: Weights, hidden: Tensor) -> Tensor:
+    return F.linear(hidden.float(), weights["head.weight"], weights["head.bias"])
+
+
+def fold_offset(weights: Weights, pixel_offset: float) -> Weights:
+    """Return weights that give the same q without an offset: b <- b - offset / 255 * sum(w), conv1 only."""
+    folded = {name: weight.detach().clone() for name, weight in weights.items()}
+    folded["conv1.bias"] -= pixel_offset / MAX_PIXEL * folded["conv1.weight"].sum(dim=(1, 2, 3))
+    return folded
+
+
+def dead_fractions(activations: list[Tensor]) -> list[float]:
+    """Return, per hidden layer, the fraction of units (features of convolutions) that no input makes active."""
+    return [
+        float((layer.amax(dim=[axis for axis in range(layer.ndim) if axis != 1]) <= 0).float().mean())
+        for layer in activations
+    ]

@@ -1,0 +1,273 @@
+"""The ``teach`` stage: acting and learning in overlapping rounds, with exact resume.
+
+A round acts for a fixed number of steps with the weights it began with, while the learner does its
+updates on what the replay held before the round; then the round's steps enter the replay. So the
+result does not depend on which of the two is faster, and a resumed run equals one never stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from configs.errors import UserError
+from configs.progress import Progress
+from configs.provenance import Provenance
+from configs.stage import StageResult, stop_on_signal
+from configs.teach import TeachConfig
+from teacher import q_network
+from teacher.actor import Actor, Transition
+from teacher.checkpoint import CHECKPOINT_SCHEMA, read_tensors, save_teacher, write_tensors
+from teacher.learner import Learner, UpdateReport
+from teacher.machine import cores, keep_freed_memory
+from teacher.replay import Replay
+
+ARTEFACT = "teacher.safetensors"
+CHECKPOINT = "teach-checkpoint.safetensors"
+METRICS = "teach.jsonl"
+LOG_UPDATES = 1_000
+
+
+def exploration_rate(config: TeachConfig, step: int) -> float:
+    """Return epsilon at an agent step: 1 until ``replay_start``, then linear to ``epsilon_final``."""
+    if step < config.replay_start:
+        return 1.0
+    done = min(1.0, (step - config.replay_start) / config.epsilon_steps)
+    return 1.0 + done * (config.epsilon_final - 1.0)
+
+
+def learning_rate(config: TeachConfig, step: int) -> float:
+    """Return the step size: constant for two thirds, then linear to ``learning_rate_final``."""
+    done = min(1.0, max(0.0, 3.0 * step / config.steps - 2.0))
+    return config.learning_rate + done * (config.learning_rate_final - config.learning_rate)
+
+
+class Training:
+    """The whole state of a training: actor, replay, learner and counters."""
+
+    def __init__(self, config: TeachConfig) -> None:
+        self.config = config
+        torch.set_num_threads(1)
+        keep_freed_memory()
+        self.actor = Actor(config)
+        self.replay = Replay(
+            config.replay_capacity, config.num_envs, config.n_step, config.discount, config.priority_exponent
+        )
+        self.learner = Learner(config, self.actor.actions, config.threads or cores())
+        self.rng = np.random.default_rng([config.seed, 5])
+        self.step = 0
+        self.segment_began = 0
+        self.target_due = config.target_period
+        self.returns: deque[float] = deque(maxlen=100)
+        self.games = 0
+        self.pool = ThreadPoolExecutor(1, "acting", initializer=torch.set_num_threads, initargs=(1,))
+
+    def round(self) -> list[UpdateReport]:
+        """Run one round; return the reports of its updates (none before ``replay_start``)."""
+        config = self.config
+        learn = self.step >= config.replay_start
+        weights, offset = self.learner.working, self.learner.pixel_offset
+        epsilon = exploration_rate(config, self.step)
+        acting = self.pool.submit(
+            lambda: [self.actor.act(weights, offset, epsilon) for _ in range(config.vector_steps_per_round)]
+        )
+        reports = self._learn() if learn else []
+        for transition in acting.result():
+            self._store(transition)
+            self.step += config.num_envs
+        if self.step - self.segment_began >= config.segment_steps:
+            self._store(self.actor.boundary())
+            self.actor.restart()
+            self.segment_began = self.step
+        if not learn and self.step >= config.replay_start and config.center_pixels:
+            self.learner.pixel_offset = float(round(float(self._warm_frames().mean())))
+        if self.step >= self.target_due:
+            self.learner.refresh_target()
+            self.target_due += config.target_period
+        return reports
+
+    def _warm_frames(self) -> np.ndarray:
+        return self.replay.frames[: min(self.replay.written, 64)]
+
+    def _learn(self) -> list[UpdateReport]:
+        config, updates = self.config, self.config.updates_per_round
+        done = self.step / config.steps
+        beta = min(1.0, config.priority_correction + done * (1.0 - config.priority_correction))
+        rate = learning_rate(config, self.step)
+        reports = []
+        for _ in range(updates):
+            batch = self.replay.sample(self.rng, config.batch_size, beta)
+            reports.append(self.learner.update(self.replay, batch, rate))
+            self.replay.set_priorities(batch, reports[-1].error)
+        return reports
+
+    def _store(self, transition: Transition) -> None:
+        self.replay.append(
+            transition.frame, transition.action, transition.reward,
+            transition.done, transition.valid, transition.start,
+        )  # fmt: skip
+        self.returns.extend(transition.returns)
+        self.games += len(transition.returns)
+
+    def mean_return(self) -> float:
+        """Return the mean raw score of the last 100 games, NaN before the first."""
+        return float(np.mean(self.returns)) if self.returns else float("nan")
+
+    def dead_units(self) -> list[float]:
+        """Return the fraction of dead units of every hidden layer on 64 states of the replay."""
+        batch = self.replay.sample(np.random.default_rng(self.step), 64, 0.0)
+        stacks = self.learner.stacks(self.replay.stacks(batch.time, batch.env))
+        with torch.no_grad():
+            return q_network.dead_fractions(
+                q_network.features(self.learner.working, stacks, self.learner.pixel_offset)
+            )
+
+    def save(self, path: Path, provenance: Provenance) -> None:
+        """Write the whole state to ``path``."""
+        tensors = {f"learner.{name}": tensor for name, tensor in self.learner.state().items()}
+        for part, arrays in (("actor", self.actor.state()), ("replay", self.replay.state())):
+            tensors |= {
+                f"{part}.{name}": torch.from_numpy(np.ascontiguousarray(array))
+                for name, array in arrays.items()
+            }
+        counters = {
+            "step": self.step, "segment_began": self.segment_began, "target_due": self.target_due,
+            "games": self.games, "returns": list(self.returns),
+            "rng": self.rng.bit_generator.state,
+        }  # fmt: skip
+        write_tensors(
+            path, tensors, CHECKPOINT_SCHEMA, provenance,
+            counters=json.dumps(counters), config=json.dumps(dataclasses.asdict(self.config)),
+        )  # fmt: skip
+
+    def restore(self, path: Path) -> None:
+        """Restore the state that :meth:`save` wrote.
+
+        Raises:
+            UserError: the file cannot be read, or was written with other options.
+        """
+        tensors, metadata = read_tensors(path, CHECKPOINT_SCHEMA, "start again without --resume")
+        check_same_config(json.loads(metadata["config"]), dataclasses.asdict(self.config), path)
+        parts: dict[str, dict[str, Any]] = {"learner": {}, "actor": {}, "replay": {}}
+        for name, tensor in tensors.items():
+            part, _, inner = name.partition(".")
+            parts[part][inner] = tensor if part == "learner" else tensor.numpy()
+        self.learner.set_state(parts["learner"])
+        self.replay.set_state(parts["replay"])
+        self.actor.set_state(parts["actor"])
+        counters = json.loads(metadata["counters"])
+        self.step, self.segment_began = counters["step"], counters["segment_began"]
+        self.target_due, self.games = counters["target_due"], counters["games"]
+        self.returns = deque(counters["returns"], maxlen=100)
+        self.rng.bit_generator.state = counters["rng"]
+
+    def close(self) -> None:
+        """End the threads and the emulators."""
+        self.pool.shutdown()
+        self.learner.close()
+        self.actor.close()
+
+
+# Options that may differ between a run and its resumption. ``steps`` lengthens or shortens a training: its
+# schedules then follow the new length from there on.
+FREE_OPTIONS = ("checkpoint_minutes", "steps")
+
+
+def check_same_config(
+    saved: dict[str, Any], given: dict[str, Any], path: Path, free: tuple[str, ...] = FREE_OPTIONS
+) -> None:
+    """Raise UserError unless both configurations agree in all that changes the result, all but ``free``."""
+    for name, value in given.items():
+        if name not in free and saved.get(name) != value:
+            raise UserError(
+                f"{path}: was written with {name} {saved.get(name)!r}, now it is {value!r}",
+                f"resume with the same --{name}, or start in another --run_dir",
+            )
+
+
+def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
+    """Train a teacher; write ``teacher.safetensors``, a checkpoint, ``teach.jsonl`` and TensorBoard logs.
+
+    Raises:
+        UserError: a loss that is not finite, a full disk, an unusable checkpoint.
+    """
+    from torch.utils.tensorboard import SummaryWriter
+
+    run_dir.mkdir(parents=True, exist_ok=True)
+    checkpoint = run_dir / CHECKPOINT
+    training = Training(config)
+    provenance = Provenance.of(config, config.seed)
+    if resume and checkpoint.exists():
+        training.restore(checkpoint)
+    else:
+        (run_dir / METRICS).unlink(missing_ok=True)
+    board = SummaryWriter(str(run_dir / "tensorboard"))
+    began, saved, logged = time.monotonic(), time.monotonic(), training.learner.updates // LOG_UPDATES
+    first_step = training.step
+    with stop_on_signal() as stop, Progress("teach", config.steps, "steps", training.step) as bar:
+        while training.step < config.steps and not stop:
+            before = training.step
+            reports = training.round()
+            bar.advance(training.step - before, score=training.mean_return(), games=training.games)
+            if reports and training.learner.updates // LOG_UPDATES > logged:
+                logged = training.learner.updates // LOG_UPDATES
+                elapsed = time.monotonic() - began
+                _log(board, run_dir / METRICS, training, reports[-1], elapsed, first_step)
+            if time.monotonic() - saved >= 60.0 * config.checkpoint_minutes:
+                _save(training, checkpoint, run_dir / ARTEFACT, provenance)
+                saved = time.monotonic()
+    _save(training, checkpoint, run_dir / ARTEFACT, provenance)
+    board.close()
+    finished = training.step >= config.steps
+    summary = {
+        "steps": training.step,
+        "updates": training.learner.updates,
+        "games": training.games,
+        "mean_return_100": training.mean_return(),
+        "seconds": time.monotonic() - began,
+        "steps_per_s": (training.step - first_step) / max(time.monotonic() - began, 1e-9),
+    }
+    training.close()
+    return StageResult(run_dir / ARTEFACT, summary, finished)
+
+
+def _save(training: Training, checkpoint: Path, artefact: Path, provenance: Provenance) -> None:
+    training.save(checkpoint, provenance)
+    game, actions = training.config.environment.game, training.actor.actions
+    save_teacher(artefact, training.learner.deployable(), game, actions, provenance)
+
+
+def _log(
+    board: Any, metrics: Path, training: Training, report: UpdateReport, elapsed: float, first_step: int
+) -> None:
+    dead = training.dead_units()
+    values = {
+        "step": training.step,
+        "frames": training.step * training.config.environment.frame_skip,
+        "updates": training.learner.updates,
+        "seconds": round(elapsed, 1),
+        "steps_per_s": round((training.step - first_step) / elapsed, 1),
+        "mean_return_100": training.mean_return(),
+        "games": training.games,
+        "epsilon": exploration_rate(training.config, training.step),
+        "loss": report.loss,
+        "q": report.q,
+        "gradient_norm": report.gradient_norm,
+        **{
+            f"dead_{layer}": value
+            for layer, value in zip(("conv1", "conv2", "conv3", "hidden"), dead, strict=True)
+        },
+    }
+    with open(metrics, "a", encoding="utf-8") as file:
+        file.write(json.dumps(values) + "\n")
+    for name, value in values.items():
+        if name != "step" and isinstance(value, (int, float)):
+            board.add_scalar(f"teach/{name}", value, training.step)

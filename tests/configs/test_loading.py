@@ -1,0 +1,160 @@
+"""Options: one dataclass defines them; recipe first, flags second; errors name the nearest known option."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs import loading
+from configs.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inner:
+    """Inner options."""
+
+    depth: int = 3
+    """How deep, 1..9."""
+    kind: Literal["plain", "fancy"] = "plain"
+    """Which kind."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.depth <= 9:
+            raise UserError(f"depth is {self.depth}, its range is 1..9", "give 3")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outer:
+    """Outer options."""
+
+    inner: Inner = dataclasses.field(default_factory=lambda: Inner(depth=5))
+    """The inner ones."""
+    rate: float = 0.5
+    """A rate,
+    over two lines."""
+    file: Path | None = None
+    """A file."""
+    on: bool = False
+    """A switch."""
+    names: tuple[str, ...] = ("a", "b")
+    """Names."""
+    pair: tuple[int, float] = (1, 2.0)
+    """A pair."""
+    text: str = "x"
+    """Text."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Required:
+    """One option without a default."""
+
+    path: Path
+    """A path."""
+
+
+def test_defaults_of_a_group_are_those_of_the_outer_class() -> None:
+    assert loading.load(Outer, None, {}).inner.depth == 5
+    assert loading.load(Outer, None, {"inner.kind": "fancy"}).inner == Inner(depth=5, kind="fancy")
+    shown = {option.name: option.default for option in loading.options(Outer)}
+    assert shown["inner.depth"] == 5
+
+
+def test_flags_win_over_the_recipe_and_the_recipe_over_defaults(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("inner: {depth: 7, kind: fancy}\nrate: 1e-3\nnames: [c]\n")
+    config = loading.load(Outer, recipe, {"inner.depth": "8", "on": "true", "pair": "3,4"})
+    assert config.inner == Inner(depth=8, kind="fancy")
+    assert config.rate == 1e-3  # YAML 1.1 reads 1e-3 as text
+    assert config.names == ("c",)
+    assert config.on is True
+    assert config.pair == (3, 4.0)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    depth=st.integers(1, 9),
+    rate=st.floats(allow_nan=False),
+    file=st.one_of(st.none(), st.from_regex(r"[a-z0-9_/]{1,12}\.h5", fullmatch=True)),
+    on=st.booleans(),
+    names=st.lists(
+        st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=8), max_size=3
+    ),
+    text=st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=12),
+)
+def test_printed_yaml_reads_back_equal(
+    depth: int, rate: float, file: str | None, on: bool, names: list[str], text: str
+) -> None:
+    config = Outer(
+        inner=Inner(depth=depth), rate=rate, file=file and Path(file), on=on, names=tuple(names), text=text
+    )
+    assert loading.build(Outer, yaml.safe_load(loading.to_yaml(config))) == config
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"rtae": "1"}, r"unknown option --rtae\. Did you mean --rate\."),
+        ({"inner.dpeth": "1"}, r"unknown option --inner\.dpeth\. Did you mean --inner\.depth\."),
+        ({"depht": "1"}, r"unknown option --depht\. Did you mean --inner\.depth\."),
+        (
+            {"inner.kind": "fancier"},
+            r"--inner\.kind is 'fancier'; known: plain, fancy\. Did you mean 'fancy'\.",
+        ),
+        ({"inner.depth": "2.5"}, r"--inner\.depth is '2\.5', int wanted"),
+        ({"inner.depth": "10"}, r"depth is 10, its range is 1\.\.9\. Give 3\."),
+        ({"rate": "fast"}, r"--rate is 'fast', float wanted"),
+        ({"rate": None}, r"--rate is None, float wanted"),
+        ({"on": "perhaps"}, r"--on is 'perhaps', true\|false wanted"),
+        ({"pair": "1"}, r"--pair has 1 values, 2 wanted"),
+        ({"inner": "x"}, r"inner is a group of options, not 'x'\. Give --inner\.depth VALUE\."),
+        ({"rate.x": "1"}, r"rate is one value, there is no rate\.x"),
+    ],
+)
+def test_wrong_options_are_named_with_a_remedy(flags: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        loading.load(Outer, None, flags)
+
+
+def test_a_fault_in_a_recipe_names_the_recipe(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("inner: {deph: 7}\n")
+    with pytest.raises(
+        UserError, match=r"r\.yaml: unknown option --inner\.deph\. Did you mean --inner\.depth\."
+    ):
+        loading.load(Outer, recipe, {})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"a: [", "not YAML"), (b"- 1\n", "holds a list"), (b"\xff\xfe\x00", "not YAML")],
+)
+def test_an_unreadable_recipe_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        loading.load(Outer, recipe, {})
+
+
+def test_a_missing_required_option_is_named_and_a_flag_gives_it(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--path is missing and has no default\. Give --path VALUE\."):
+        loading.load(Required, None, {})
+    recipe = tmp_path / "empty.yaml"
+    recipe.write_text("")
+    assert loading.load(Required, recipe, {"path": "x"}) == Required(path=Path("x"))
+
+
+def test_an_unknown_recipe_names_the_nearest_shipped_one() -> None:
+    with pytest.raises(UserError, match=r"dmo: no such recipe; shipped: .*Did you mean 'demo'"):
+        loading.find_recipe("dmo")
+    assert loading.find_recipe("demo").name == "demo.yaml"
+
+
+def test_docstrings_under_fields_become_help() -> None:
+    assert loading.field_docs(Outer)["rate"] == "A rate, over two lines."
+    assert all(option.doc for option in loading.options(Outer))

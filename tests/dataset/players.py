@@ -1,0 +1,71 @@
+"""Small players with the interface of a teacher, for recordings that take a second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from configs.environment import EnvironmentConfig
+from configs.record import RecordConfig
+from dataset.recorder import record
+from teacher.environment import action_meanings
+
+
+class LinearPlayer:
+    """Q-values linear in some pixels of the stack."""
+
+    def __init__(self, game: str = "breakout", seed: int = 0) -> None:
+        self.game, self.actions = game, len(action_meanings(game))
+        pixels = 4 * 14 * 14
+        weight = np.random.default_rng(seed).standard_normal((pixels, self.actions))
+        self._weight = (weight / pixels).astype(np.float32)
+
+    def q_values(self, obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        return obs_BCHW[:, :, ::6, ::6].reshape(len(obs_BCHW), -1).astype(np.float32) @ self._weight
+
+
+class WatchedPlayer(LinearPlayer):
+    """Keeps every observation that it is shown."""
+
+    def __init__(self, game: str = "breakout") -> None:
+        super().__init__(game)
+        self.seen: list[npt.NDArray[np.uint8]] = []
+
+    def q_values(self, obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        self.seen.append(obs_BCHW.copy())
+        return super().q_values(obs_BCHW)
+
+
+class DivergingPlayer(LinearPlayer):
+    """Gives a Q-value that is not finite from its n-th look on."""
+
+    def __init__(self, looks: int, value: float) -> None:
+        super().__init__()
+        self.looks, self.value = looks, value
+
+    def q_values(self, obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        q = super().q_values(obs_BCHW)
+        self.looks -= 1
+        if self.looks < 0:
+            q[-1, 1] = self.value
+        return q
+
+
+def small_config(frames: int, **options: object) -> RecordConfig:
+    """Return options for a short recording of Breakout, whose games are short when played at random."""
+    given = {"epsilon": 0.5, "num_envs": 4, "flush_every": 64, **options}
+    return RecordConfig(environment=EnvironmentConfig(game="breakout"), frames=frames, **given)  # type: ignore[arg-type]
+
+
+def main(path: str, frames: str, resume: str) -> None:
+    """Record with :class:`LinearPlayer`; run in a process of its own by the tests that kill it."""
+    result = record(LinearPlayer(), small_config(int(frames)), Path(path), resume=resume == "resume")
+    print(result.finished, result.summary["frames"])
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(*sys.argv[1:])

@@ -1,0 +1,168 @@
+"""A whole pipeline on real Pong with an untrained teacher: stages, up-to-date checks, report, inspection."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from configs.artefacts import BUFFER, CORE_MAP, GAME, REPORT, STUDENT
+from configs.provenance import Provenance
+from spikestill import cli
+from teacher.checkpoint import save_teacher
+from teacher.q_network import initial_weights
+
+RECIPE = """
+record: {frames: 320, num_envs: 4, flush_every: 128}
+distill: {steps: 4, batch_size: 8, log_steps: 2}
+verify: {frames: 4, naive_frames: 1, lava_frames: 0, stock_frames: 0}
+play: {seconds: 1, view: none}
+evaluate: {episodes: 1, num_envs: 1, compare: false}
+"""
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a teacher, a recipe, and a finished run in ``run``."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    weights = initial_weights(6, torch.Generator().manual_seed(0))
+    save_teacher(folder / "teacher.safetensors", weights, "pong", 6, Provenance.of({}, seed=0))
+    (folder / "recipe.yaml").write_text(RECIPE)
+    assert cli.main(words(folder)) == 0
+    return folder
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    recipe, teacher = str(folder / "recipe.yaml"), str(folder / "teacher.safetensors")
+    return ["run", "--config", recipe, "--teacher", teacher, "--run_dir", str(folder / "run"), *more]
+
+
+def made(text: str) -> list[str]:
+    """Return the stages that a run did not skip, by what it printed."""
+    return [
+        name
+        for name, rest in re.findall(r"^\[\d/7\] (\w+)(.*)$", text, re.MULTILINE)
+        if "up to date" not in rest
+    ]
+
+
+def test_every_stage_left_its_artefact_and_the_config(folder: Path) -> None:
+    names = {path.name for path in (folder / "run").iterdir()}
+    assert {BUFFER, STUDENT, CORE_MAP, GAME, REPORT, "play.json", "evaluate.json", "verify.json"} <= names
+    assert "run.config.yaml" in names
+    verify = json.loads((folder / "run" / "verify.json").read_text())
+    assert verify["ok"] is True
+
+
+def test_nothing_is_made_again_until_something_changes(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (folder / "run").iterdir() if path.suffix != ".yaml"}
+    assert cli.main(words(folder)) == 0
+    assert made(capsys.readouterr().err) == ["report"]
+    kept = [BUFFER, STUDENT, CORE_MAP, GAME, "play.json", "evaluate.json", "verify.json"]
+    assert all((folder / "run" / name).stat().st_mtime_ns == before[folder / "run" / name] for name in kept)
+
+
+def test_a_changed_option_makes_its_stage_again_and_no_other(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words(folder, "--verify.frames", "3")) == 0
+    assert made(capsys.readouterr().err) == ["verify", "report"]
+
+
+def test_a_damaged_artefact_is_made_again_and_its_readers_are_not(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--verify.frames", "3")
+    assert cli.main(words(folder, *options)) == 0
+    capsys.readouterr()
+    evaluation = folder / "run" / "evaluate.json"
+    evaluation.write_text(evaluation.read_text() + " ")
+    assert cli.main(words(folder, *options)) == 0
+    assert made(capsys.readouterr().err) == ["evaluate", "report"]
+
+
+def test_the_report_needs_nothing_outside_itself(folder: Path) -> None:
+    page = (folder / "run" / REPORT).read_text()
+    links = re.findall(r"(?:src|href)=\"([^\"]{0,40})", page)
+    assert links
+    assert all(link.startswith(("data:image/png;base64,", "data:video/mp4;base64,")) for link in links)
+    assert page.count("<img") >= 7
+    assert "url(" not in page
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium")
+def test_the_report_shows_itself_in_a_browser(folder: Path, tmp_path: Path) -> None:
+    assert CHROMIUM is not None
+    quiet = (
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+    )
+    run = subprocess.run(
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", *quiet, "--disable-sync",
+         f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", (folder / "run" / REPORT).as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert run.stdout.count("<svg") == 4
+    assert "neurosynaptic cores" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(BUFFER, "buffer"), (STUDENT, "student"), (CORE_MAP, "core map"), ("../teacher", "teacher")],
+)
+def test_every_artefact_can_be_inspected(
+    folder: Path, tmp_path: Path, name: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "run" / (name if "." in Path(name).name else f"{name}.safetensors")
+    page = tmp_path / "page.html"
+    assert cli.main(["inspect", str(path), "--html", str(page), "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["kind"] == kind
+    assert summary["game"] == "pong"
+    assert summary["provenance"]["created"]
+    assert "data:image/png;base64," in page.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_after_a_kill_the_same_command_goes_on_and_gives_the_same_student(folder: Path) -> None:
+    def command(run: str, steps: int) -> list[str]:
+        return [
+            sys.executable, "-m", "spikestill", *words(folder, "--distill.steps", str(steps)),
+            "--run_dir", str(folder / run), "--distill.checkpoint_minutes", "0.001",
+        ]  # fmt: skip
+
+    killed, whole = folder / "killed", folder / "whole"
+    process = subprocess.Popen(command("killed", 30), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 900
+        while not (killed / "distill-checkpoint.safetensors").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGKILL)
+    finally:
+        process.wait()
+    assert (killed / "distill-checkpoint.safetensors").exists()
+    assert json.loads((killed / "pipeline.json").read_text())["stages"]["distill"]["finished"] is False
+    again = subprocess.run(command("killed", 30), capture_output=True, text=True, check=True)
+    assert "record: up to date" in again.stderr
+    subprocess.run(command("whole", 30), capture_output=True, check=True)
+    from student.integer_net import load
+
+    resumed, uninterrupted = load(killed / STUDENT)[0], load(whole / STUDENT)[0]
+    for left, right in zip(resumed.layers, uninterrupted.layers, strict=True):
+        assert (left.weight_OIHW == right.weight_OIHW).all()
+        assert (left.theta_O == right.theta_O).all()

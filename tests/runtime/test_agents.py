@@ -1,0 +1,86 @@
+"""Every agent against the reference of what it plays, and the errors of wrong files."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from runtime.agents import agent_file, make_agent
+from runtime.zoo import zoo_files, zoo_path
+from student.integer_net import choose, count_votes, naive_forward
+from teacher.policy import load_teacher
+from tests.nets import random_stack
+from tests.runtime.artefacts import Files
+
+
+@pytest.mark.parametrize("name", ["cores", "student", pytest.param("lava", marks=pytest.mark.lava)])
+def test_the_students_agents_give_the_naive_votes_from_any_thread(name: str, pong: Files) -> None:
+    student = None if name == "cores" else pong.student
+    _, path = agent_file(name, "pong", student=student, core_map=pong.core_map)
+    agent = make_agent(name, path, "pong", 6)
+    found = []
+    stacks = [random_stack(seed) for seed in range(3)]
+    thread = threading.Thread(target=lambda: found.extend(agent.act(stack) for stack in stacks))
+    thread.start()
+    thread.join()
+    agent.close()
+    assert agent.name == name
+    for stack, decision in zip(stacks, found, strict=True):
+        votes = count_votes(naive_forward(pong.net, stack)[-1], 6)
+        np.testing.assert_array_equal(decision.scores, votes)
+        assert decision.action == choose(votes)
+
+
+@pytest.mark.parametrize(("name", "precision"), [("teacher", "fp32"), ("fp16", "fp16")])
+def test_the_teachers_agents_give_its_q_values(name: str, precision: str, pong: Files) -> None:
+    agent = make_agent(name, pong.teacher, "pong", 6)
+    policy = load_teacher(pong.teacher, precision)  # type: ignore[arg-type]
+    for seed in range(3):
+        q_A = policy.q_values(random_stack(seed)[None])[0]
+        decision = agent.act(random_stack(seed))
+        np.testing.assert_array_equal(decision.scores, q_A)
+        assert decision.action == int(q_A.argmax())
+    agent.close()
+
+
+def test_half_precision_is_not_single_precision(pong: Files) -> None:
+    stack = random_stack(0)
+    single = make_agent("teacher", pong.teacher, "pong", 6).act(stack).scores
+    half = make_agent("fp16", pong.teacher, "pong", 6).act(stack).scores
+    assert not np.array_equal(single, half)
+    np.testing.assert_allclose(single, half, atol=0.02)
+
+
+@pytest.mark.parametrize("name", ["cores", "student", "teacher"])
+def test_a_file_of_another_game_is_refused(name: str, pong: Files) -> None:
+    path = {"cores": pong.core_map, "student": pong.student, "teacher": pong.teacher}[name]
+    with pytest.raises(UserError, match="is for pong with 6 actions, the game is breakout with 4"):
+        make_agent(name, path, "breakout", 4)
+
+
+def test_an_unknown_agent_names_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"unknown agent 'coers'.*[Dd]id you mean 'cores'"):
+        agent_file("coers", "pong")
+
+
+def test_cores_with_a_student_alone_says_to_map_it(pong: Files) -> None:
+    with pytest.raises(UserError, match=r"agent cores plays a core map.*spikestill map"):
+        agent_file("cores", "pong", student=pong.student)
+
+
+def test_the_zoo_names_what_it_has(tmp_path: Path) -> None:
+    for name in ("pong/teacher.safetensors", "pong/teacher.json", "qbert/core_map-1chip.h5"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert zoo_path("pong", "teacher.safetensors", tmp_path) == tmp_path / "pong" / "teacher.safetensors"
+    assert zoo_files(tmp_path) == {"pong": ["teacher.safetensors"], "qbert": ["core_map-1chip.h5"]}
+    with pytest.raises(
+        UserError, match=r"has no core_map-1chip\.h5 for pong; it has pong: teacher\.saf.*; qbert"
+    ):
+        zoo_path("pong", "core_map-1chip.h5", tmp_path)
+    with pytest.raises(UserError, match="unknown game 'pnog'"):
+        zoo_path("pnog", "teacher.safetensors", tmp_path)

@@ -1,0 +1,73 @@
+"""Scores of agents over full games."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from configs.environment import EnvironmentConfig
+from configs.errors import UserError
+from configs.play import EvaluateConfig
+from runtime.evaluate import percentage, run
+from tests.runtime.artefacts import Files
+
+
+def config(breakout: Files, agent: str, **fields: object) -> EvaluateConfig:
+    environment = EnvironmentConfig(game="breakout")
+    student = None if agent == "cores" else breakout.student
+    return EvaluateConfig(
+        environment=environment, agent=agent, teacher=breakout.teacher, student=student,
+        core_map=breakout.core_map, **fields,
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+def test_the_batched_student_scores_what_the_cores_score(tmp_path: Path, breakout: Files) -> None:
+    options = {"episodes": 2, "epsilon": 0.3, "num_envs": 2, "compare": False}
+    batched = run(config(breakout, "student", **options), tmp_path).summary
+    cores = run(config(breakout, "cores", **options, seed=0), tmp_path).summary
+    assert batched["returns"] == cores["returns"]
+    assert batched["frames"] == cores["frames"] > 200
+    assert len(batched["returns"]) == batched["episodes"] == 2
+
+
+def test_teacher_and_chance_are_measured_the_same_way(tmp_path: Path, breakout: Files) -> None:
+    result = run(config(breakout, "teacher", episodes=3, epsilon=0.5, also_sticky=True), tmp_path)
+    summary = json.loads(result.artefact.read_text())
+    assert summary["teacher"]["returns"] == summary["returns"]
+    assert summary["random"]["returns"] != summary["returns"]
+    assert summary["mean"] == pytest.approx(sum(summary["returns"]) / 3)
+    assert summary["ci95"][0] <= summary["mean"] <= summary["ci95"][1]
+    assert summary["percent_of_teacher"] in (100.0, None)
+    assert (summary["sticky_probability"], summary["sticky"]["sticky_probability"]) == (0.0, 0.25)
+    assert summary["sticky"]["random"] != summary["random"]
+    assert set(summary["provenance"]["parents"]) == {"teacher"}
+
+
+def test_random_play_needs_no_file(tmp_path: Path) -> None:
+    chance = EvaluateConfig(
+        environment=EnvironmentConfig(game="breakout"), agent="random", episodes=4, compare=False
+    )
+    summary = run(chance, tmp_path).summary
+    assert summary["agent"] == "random"
+    assert 0 <= summary["mean"] < 10
+    assert "percent_of_teacher" not in summary
+
+
+def test_a_percentage_of_nothing_is_none() -> None:
+    assert percentage(3.0, 4.0) == 75.0
+    assert percentage(-1.0, 0.0) is None
+    assert percentage(-21.0, -20.0) is None
+
+
+def test_a_missing_file_is_named(tmp_path: Path, breakout: Files) -> None:
+    with pytest.raises(UserError, match=r"nothing\.safetensors: no such student"):
+        run(EvaluateConfig(student=tmp_path / "nothing.safetensors", compare=False), tmp_path)
+
+
+def test_impossible_options_are_refused() -> None:
+    with pytest.raises(UserError, match=r"EvaluateConfig\.episodes is 0"):
+        EvaluateConfig(episodes=0)
+    with pytest.raises(UserError, match=r"EvaluateConfig\.num_envs is 0"):
+        EvaluateConfig(num_envs=0)

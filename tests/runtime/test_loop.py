@@ -1,0 +1,172 @@
+"""The real-time loop on a virtual clock, with the real emulator: what counts as a miss, what is held."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from configs.environment import EnvironmentConfig
+from runtime.agents import Decision
+from runtime.clock import STALL_S, FrameTimer, MonotonicClock, VirtualClock
+from runtime.emulator import Emulator
+from runtime.loop import Tick, play_live
+from runtime.telemetry import Telemetry
+from teacher.environment import make_vector_env
+
+FRAME_S = 1 / 60
+
+
+class TimedAgent:
+    """Decides by the stack's content after a given time on the clock."""
+
+    name = "timed"
+
+    def __init__(self, clock: VirtualClock | MonotonicClock, delays_s: list[float], actions: int) -> None:
+        self.clock, self.actions = clock, actions
+        self.delays_s = itertools.chain(delays_s[:-1], itertools.repeat(delays_s[-1]))
+        self.calls = 0
+
+    def act(self, stack_CHW: np.ndarray) -> Decision:
+        self.calls += 1
+        delay_s = next(self.delays_s)
+        if delay_s:
+            self.clock.sleep_until(self.clock.now() + delay_s)
+        return Decision(content_action(stack_CHW, self.actions), np.zeros(self.actions))
+
+    def close(self) -> None:
+        pass
+
+
+def content_action(stack_CHW: np.ndarray, actions: int) -> int:
+    return int(stack_CHW.astype(np.int64).sum()) // 7 % actions
+
+
+def play(
+    delays_s: list[float], frames: int, environment: EnvironmentConfig, **options: float
+) -> tuple[list[Tick], Telemetry, VirtualClock, TimedAgent]:
+    clock, telemetry = VirtualClock(), Telemetry()
+    emulator = Emulator(environment, 1)
+    agent = TimedAgent(clock, delays_s, len(emulator.actions))
+    loop = play_live(emulator, agent, clock, telemetry, **options)  # type: ignore[arg-type]
+    ticks = list(itertools.islice(loop, frames))
+    loop.close()
+    emulator.close()
+    return ticks, telemetry, clock, agent
+
+
+PONG = EnvironmentConfig(game="pong")
+
+
+def test_an_agent_within_a_frame_plays_the_training_environments_game() -> None:
+    environment = EnvironmentConfig(game="space_invaders", frame_skip=3)
+    ticks, telemetry, _, _ = play([0.9 * FRAME_S], 7_000, environment)
+    live = [sum(tick.reward for tick in ticks if tick.game == game) for game in range(ticks[-1].game)]
+
+    envs = make_vector_env(environment, 1, threads=1)
+    observation, _ = envs.reset(seed=1)
+    offline: list[float] = []
+    score, over = 0.0, False
+    while len(offline) < len(live):
+        action = content_action(observation[0], 6)
+        observation, reward, over_N, _, _ = envs.step(np.array([action]))
+        score, over = (0.0 if over else score) + float(reward[0]), bool(over_N[0])
+        if over:
+            offline.append(score)
+    envs.close()
+    assert len(live) >= 2
+    assert live == offline
+    assert max(live) > 0
+    assert telemetry.misses == 0
+
+
+def test_an_agent_within_its_period_never_misses() -> None:
+    ticks, telemetry, clock, _ = play([3.5 * FRAME_S], 401, PONG)
+    assert telemetry.misses == 0
+    assert telemetry.decisions == 100
+    np.testing.assert_allclose(telemetry.latency_s, 3.5 * FRAME_S)
+    assert clock.now() == pytest.approx(401 * FRAME_S, abs=4 * FRAME_S)
+    assert not any(tick.missed for tick in ticks)
+
+
+def test_a_slow_agent_misses_and_the_last_action_is_held() -> None:
+    # The tenth decision takes 6.5 frames instead of half a frame: one miss, then it is in time again.
+    delays_s = [0.5 * FRAME_S] * 9 + [6.5 * FRAME_S] + [0.5 * FRAME_S]
+    ticks, telemetry, _, _ = play(delays_s, 201, PONG)
+    assert telemetry.misses == 1
+    assert [tick.frame for tick in ticks if tick.missed] == [40]
+    held = ticks[36].action
+    assert [tick.action for tick in ticks[36:43]] == [held] * 7
+    late = ticks[43].answer
+    assert late is not None
+    assert late.number == 9
+    assert ticks[43].action == late.decision.action
+
+
+def test_an_agent_slower_than_its_period_misses_every_decision_and_the_game_goes_on() -> None:
+    ticks, telemetry, clock, agent = play([9.5 * FRAME_S], 401, PONG)
+    assert telemetry.misses == telemetry.decisions == 100
+    # It finds the newest stack each time, so that it skips about every other one.
+    assert agent.calls == pytest.approx(400 / 9.5, abs=2)
+    assert telemetry.unseen == pytest.approx(100 - agent.calls, abs=2)
+    assert [tick.frame for tick in ticks] == list(range(401))
+    assert clock.now() == pytest.approx(401 * FRAME_S, abs=10 * FRAME_S)
+    assert max(telemetry.late_s) == 0.0
+
+
+def test_at_frame_skip_one_there_are_sixty_decisions_a_second() -> None:
+    _, telemetry, _, _ = play([0.9 * FRAME_S], 601, EnvironmentConfig(game="pong", frame_skip=1))
+    assert (telemetry.decisions, telemetry.misses) == (600, 0)
+    _, telemetry, _, _ = play([1.1 * FRAME_S], 601, EnvironmentConfig(game="pong", frame_skip=1))
+    assert telemetry.misses == telemetry.decisions == 600
+
+
+def test_exploration_replaces_the_agents_actions() -> None:
+    ticks, _, _, _ = play([0.0], 800, PONG, epsilon=1.0, seed=3)
+    acted = [tick for tick in ticks if tick.answer is not None]
+    actions = {tick.action for tick in acted}
+    assert actions == set(range(6))
+    assert any(tick.answer and tick.action != tick.answer.decision.action for tick in acted)
+
+
+def test_what_the_agent_raises_ends_the_loop() -> None:
+    class Broken(TimedAgent):
+        def act(self, stack_CHW: np.ndarray) -> Decision:
+            raise ArithmeticError("synapses crossed")
+
+    clock = VirtualClock()
+    emulator = Emulator(PONG, 0)
+    with pytest.raises(ArithmeticError, match="synapses crossed"):
+        list(itertools.islice(play_live(emulator, Broken(clock, [0.0], 6), clock, Telemetry()), 10))
+    emulator.close()
+
+
+def test_a_late_tick_is_caught_up_and_a_stall_is_not() -> None:
+    clock = VirtualClock()
+    timer = FrameTimer(clock, 60)
+    timer.wait()
+    clock.sleep_until(clock.now() + 3 * FRAME_S)
+    assert [round(timer.wait() / FRAME_S) for _ in range(4)] == [2, 1, 0, 0]
+    assert clock.now() == pytest.approx(5 * FRAME_S)
+    assert timer.lost_s == 0
+    clock.sleep_until(clock.now() + STALL_S + 2 * FRAME_S)
+    assert timer.wait() == pytest.approx(STALL_S + FRAME_S)
+    assert timer.lost_s == pytest.approx(STALL_S + FRAME_S)
+    before = clock.now()
+    timer.wait()
+    assert clock.now() - before == pytest.approx(FRAME_S)
+
+
+def test_the_virtual_clock_refuses_a_program_in_which_all_wait_for_ever() -> None:
+    with pytest.raises(RuntimeError, match="would never go on"):
+        VirtualClock().wait(lambda: False)
+
+
+def test_the_monotonic_clock_sleeps_no_shorter_than_asked() -> None:
+    clock = MonotonicClock()
+    for sleep_s in (0.0, 0.0002, 0.003):
+        due_s = clock.now() + sleep_s
+        clock.sleep_until(due_s)
+        assert clock.now() >= due_s
+    assert clock.wait(lambda: False, timeout_s=0.001) is False

@@ -1,0 +1,154 @@
+"""The play stage in real time: five seconds, Ctrl-C, kill -9, a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import av
+import pytest
+
+from configs.environment import EnvironmentConfig
+from configs.errors import UserError
+from configs.play import PlayConfig
+from runtime.panel import HEIGHT, WIDTH
+from runtime.play import run
+from runtime.view import ENTER, LEAVE, half_blocks
+from tests.runtime.artefacts import Files
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = """
+import sys
+from pathlib import Path
+from configs.play import PlayConfig
+from runtime.play import run
+folder = Path(sys.argv[1])
+record = folder / "game.mp4" if sys.argv[4] == "record" else None
+config = PlayConfig(core_map=Path(sys.argv[2]), seconds=float(sys.argv[3]), record=record)
+print("finished", run(config, folder).finished)
+"""
+
+
+def decode(path: Path) -> int:
+    """Return how many frames of the right size the video has."""
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert (stream.width, stream.height) == (WIDTH, HEIGHT)
+        return sum(1 for _ in container.decode(stream))
+
+
+def start(
+    folder: Path, pong: Files, seconds: float, record: bool, **options: object
+) -> subprocess.Popen[bytes]:
+    arguments = [str(folder), str(pong.core_map), str(seconds), "record" if record else "none"]
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments], cwd=ROOT, **options)  # type: ignore[call-overload]
+
+
+def wait_for_video(folder: Path, process: subprocess.Popen[bytes]) -> None:
+    """Return a second after the video was begun."""
+    deadline = time.monotonic() + 60
+    while not list(folder.glob(".game.mp4.*")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(2.0)
+
+
+def test_five_seconds_at_sixty_frames_a_second_with_a_video(tmp_path: Path, pong: Files) -> None:
+    video = tmp_path / "game.mp4"
+    environment = EnvironmentConfig(game="pong", frame_skip=2)
+    config = PlayConfig(
+        environment=environment, core_map=pong.core_map, seconds=5.0, record=video, view="none"
+    )
+    result = run(config, tmp_path)
+    summary = json.loads((tmp_path / "play.json").read_text())
+    assert result.finished
+    assert result.artefact == tmp_path / "play.json"
+    assert {**summary, "provenance": None} == {**result.summary, "provenance": None}
+    # The emulator keeps to the wall clock whatever the agent and the machine do.
+    assert summary["ticks"] == pytest.approx(60 * (summary["seconds"] - summary["lost_s"]), abs=3)
+    assert 5.0 <= summary["seconds"] < 6.0
+    answered = sum(summary["histogram"]["counts"])
+    assert summary["decisions"] == pytest.approx(summary["ticks"] / 2, abs=3)
+    assert summary["decisions"] - summary["misses"] <= answered
+    assert 0 < summary["latency_ms"]["p50"] <= summary["latency_ms"]["p99"] <= summary["latency_ms"]["max"]
+    assert summary["video_frames"] + summary["dropped_video_frames"] == summary["ticks"]
+    assert decode(video) == summary["video_frames"] > 0
+    assert list(summary["provenance"]["parents"]) == ["core_map"]
+
+
+def test_ctrl_c_ends_the_video_and_the_report_cleanly(tmp_path: Path, pong: Files) -> None:
+    process = start(tmp_path, pong, 600, True, stdout=subprocess.PIPE, start_new_session=True)
+    wait_for_video(tmp_path, process)
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert output.split() == [b"finished", b"False"]
+    summary = json.loads((tmp_path / "play.json").read_text())
+    assert summary["interrupted"]
+    assert decode(tmp_path / "game.mp4") == summary["video_frames"] > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["game.mp4", "play.json"]
+
+
+def test_after_kill_9_the_video_so_far_is_whole(tmp_path: Path, pong: Files) -> None:
+    process = start(tmp_path, pong, 600, True, start_new_session=True)
+    wait_for_video(tmp_path, process)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "game.mp4").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert decode(tmp_path / "game.mp4") > 0
+
+
+def test_a_terminal_shows_the_game_and_is_given_back(tmp_path: Path, pong: Files) -> None:
+    ours, theirs = pty.openpty()
+    process = start(tmp_path, pong, 1.5, False, stderr=theirs, stdout=subprocess.DEVNULL)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            block = os.read(ours, 65536)
+        except OSError:
+            break
+        shown += block
+    os.close(ours)
+    assert process.wait() == 0
+    text = shown.decode()
+    assert text.count(ENTER) == text.count(LEAVE) == 1
+    assert text.index(ENTER) < text.index("▀") < text.index(LEAVE)
+    for word in ("pong · cores", "score", "rightfire", "latency", "misses "):
+        assert word in text
+    assert text.count("\x1b[H") >= 5
+
+
+def test_half_blocks_write_colours_only_where_they_change() -> None:
+    import numpy as np
+
+    picture = np.zeros((4, 3, 3), np.uint8)
+    picture[1, 2] = (1, 2, 3)
+    first, second = half_blocks(picture)
+    black = "\x1b[38;2;0;0;0;48;2;0;0;0m"
+    assert first == f"{black}▀▀\x1b[38;2;0;0;0;48;2;1;2;3m▀"
+    assert second == f"{black}▀▀▀"
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"seconds": 0.0}, r"PlayConfig\.seconds is 0\.0, its range is"),
+        ({"episodes": 0}, r"PlayConfig\.episodes is 0"),
+        ({"epsilon": 1.5}, r"PlayConfig\.epsilon is 1\.5, its range is 0\.\.1"),
+        ({"seed": -1}, r"PlayConfig\.seed is -1"),
+        ({"record": Path("game.avi")}, r"'game\.avi', only \.mp4 is written"),
+    ],
+)
+def test_impossible_options_are_refused(fields: dict[str, object], text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        PlayConfig(**fields)  # type: ignore[arg-type]

@@ -1,0 +1,103 @@
+"""Videos: what was drawn is in the file, and a file that cannot be finished is not there."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from deploy.core_map import load
+from runtime.activity import CoreActivity, CorePicture
+from runtime.display import Display, DisplayOptions
+from runtime.frame_ring import FRAME
+from runtime.panel import HEIGHT, LEFT, WIDTH, Panel, seen_picture
+from runtime.recording import VideoWriter
+from tests.nets import random_stack
+from tests.runtime.artefacts import Files
+
+ACTIONS = ["NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE"]
+
+
+def frame(**fields: object) -> np.void:
+    made = np.zeros((), FRAME)
+    for name, value in fields.items():
+        made[name] = value
+    return made[()]
+
+
+def test_a_video_decodes_to_the_pictures_at_their_times(tmp_path: Path) -> None:
+    path = tmp_path / "v.mp4"
+    colours = [(200, 30, 30), (30, 200, 30), (30, 30, 200)]
+    times = [0, 1, 5]
+    with VideoWriter(path) as video:
+        for colour, time in zip(colours, times, strict=True):
+            video.add(np.full((HEIGHT, WIDTH, 3), colour, np.uint8), time)
+        assert not path.exists()
+    assert video.frames == 3
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        decoded = list(container.decode(stream))
+        assert (stream.width, stream.height) == (WIDTH, HEIGHT)
+        assert [round(float(f.time) * 60) for f in decoded] == times
+    for picture, colour in zip(decoded, colours, strict=True):
+        mean = picture.to_ndarray(format="rgb24").mean(axis=(0, 1))
+        np.testing.assert_allclose(mean, colour, atol=12)
+
+
+def test_a_video_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+
+    def write_noise() -> None:
+        with VideoWriter(tmp_path / "v.mp4") as video:
+            for time in range(200):
+                video.add(rng.integers(0, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8), time)
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"v\.mp4: no space left on the disk \(File too large\)"):
+            write_noise()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_display_that_cannot_write_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    options = DisplayOptions("pong", "teacher", ACTIONS, None, str(tmp_path / "file" / "v.mp4"), False)
+    with pytest.raises(UserError, match=r"v\.mp4: File exists"):
+        Display(options)
+
+
+def test_the_panel_shows_the_screen_enlarged_and_what_the_agent_sees() -> None:
+    panel = Panel("pong", "teacher", ACTIONS, seen_picture)
+    screen = np.random.default_rng(0).integers(0, 256, (210, 160, 3), dtype=np.uint8)
+    stack = random_stack(1)
+    canvas = panel.draw(frame(screen=screen, stack=stack, answer=0, scores=np.arange(18), action=5))
+    np.testing.assert_array_equal(canvas[5:635:3, 0:640:4], screen)
+    seen = canvas[64 : 64 + 252 : 3, LEFT + 34 : LEFT + 34 + 252 : 3]
+    np.testing.assert_array_equal(seen, np.repeat(stack[-1][:, :, None], 3, axis=2))
+
+
+def test_the_core_picture_lights_each_core_by_its_firing(pong: Files) -> None:
+    core_map = load(pong.core_map)
+    activity = CoreActivity(core_map)
+    stack = random_stack(3)
+    share_C = activity.firing(stack)
+    spikes = activity.spikes(stack)
+    for core in range(0, core_map.cores, 13):
+        used = core_map.used_CN[core]
+        fired = spikes[core_map.core_layer_C[core]][
+            core_map.feature_CN[core, used], core_map.row_CN[core, used], core_map.column_CN[core, used]
+        ]
+        assert share_C[core] == fired.mean()
+    picture, caption = CorePicture(core_map)(frame(stack=stack))
+    assert picture.shape == (320, 320, 3)
+    assert caption.startswith(f"{core_map.cores:,} cores")
+    brightest, darkest = int(share_C.argmax()), int(share_C.argmin())
+    light_C = picture[core_map.y_C * 5 + 2, core_map.x_C * 5 + 2].sum(axis=1, dtype=int)
+    assert light_C[brightest] > light_C[darkest]

@@ -1,0 +1,102 @@
+"""Charts and pictures: well-formed SVG, round ticks, pixels where they belong."""
+
+from __future__ import annotations
+
+import base64
+import io
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from configs.hardware import hardware
+from deploy.mapping import map_net
+from spikestill.charts import histogram, interval_chart, line_chart, png_uri, short, ticks
+from spikestill.pictures import EMPTY, chip_pixels, filter_pixels, layer_colours
+from student.architectures import LayerSpec
+from tests.nets import random_net
+
+NUMBERS = st.floats(-1e6, 1e6).map(lambda value: round(value, 3))
+
+
+def elements(svg: str, tag: str) -> list[ET.Element]:
+    return list(ET.fromstring(svg).iter(tag))
+
+
+@settings(deadline=None, max_examples=100)
+@given(low=NUMBERS, span=st.floats(1e-3, 1e6))
+def test_ticks_are_few_and_rising_and_inside(low: float, span: float) -> None:
+    found = ticks(low, low + span)
+    assert 2 <= len(found) <= 6
+    assert found == sorted(set(found))
+    assert all(low - 1e-6 * span <= tick <= low + span * (1 + 1e-6) for tick in found)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.25, "0.25"), (-20.0, "-20"), (1500.0, "1,500"), (30_000, "30k"), (1.2e6, "1.2M")]
+)
+def test_axis_numbers_are_short(value: float, text: str) -> None:
+    assert short(value) == text
+
+
+def test_a_line_chart_has_a_line_for_each_series_and_a_legend_for_several() -> None:
+    svg = line_chart(
+        [("a<b", [1, 2, 3], [0.1, 0.2, 0.3]), ("c", [1, 2, 3], [0.3, float("nan"), 0.1])], "x", "y"
+    )
+    lines = elements(svg, "polyline")
+    assert [len(line.attrib["points"].split()) for line in lines] == [3, 2]
+    assert "a<b" in [text.text for text in elements(svg, "text")]
+
+
+def test_a_line_chart_of_one_point_shows_it() -> None:
+    svg = line_chart([("a", [5.0], [1.0])], "x", "y")
+    assert len(elements(svg, "circle")) == 1
+
+
+def test_a_histogram_has_a_bar_for_each_bin_between_the_first_and_last_that_count() -> None:
+    svg = histogram([1, 2, 4, 8, 16], [0, 3, 0, 1], "ms", [("deadline", 66.7)])
+    heights = [float(bar.attrib["height"]) for bar in elements(svg, "rect")]
+    assert len(heights) == 3
+    assert heights[1] == 0
+    assert heights[0] == pytest.approx(3 * heights[2], rel=0.01)
+    assert "deadline 66.7 ms" in [text.text for text in elements(svg, "text")]
+
+
+def test_an_empty_histogram_is_still_a_chart() -> None:
+    assert elements(histogram([1, 2, 4], [0, 0], "ms"), "rect")
+
+
+def test_an_interval_chart_places_means_in_order() -> None:
+    svg = interval_chart([("a", 10.0, (9.0, 11.0)), ("b", -20.0, None), ("c", 0.0, (0.0, 0.0))], "score")
+    x = [float(circle.attrib["cx"]) for circle in elements(svg, "circle")]
+    assert x[1] < x[2] < x[0]
+
+
+def test_a_picture_survives_its_data_uri() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (7, 9), np.uint8)
+    kind, _, data = png_uri(pixels).partition(",")
+    assert kind == "data:image/png;base64"
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))), pixels)
+
+
+def test_a_chip_shows_every_core_in_its_layers_colour() -> None:
+    net = random_net((LayerSpec(8, 8, 8, 0, 1), LayerSpec(12, 3, 3, 0, 2)), seed=0)
+    core_map = map_net(net, hardware("ns1e"))
+    pixels = chip_pixels(core_map, 0)
+    filled = (pixels != np.array(EMPTY, np.uint8)).any(axis=2)
+    assert filled.sum() == core_map.cores
+    plain = np.flatnonzero(~core_map.core_relay_C)
+    colours = layer_colours(2)[core_map.core_layer_C[plain]]
+    assert np.array_equal(pixels[core_map.y_C[plain], core_map.x_C[plain]], colours)
+
+
+def test_filters_lie_in_tiles_with_zero_as_mid_grey() -> None:
+    weight = np.zeros((3, 2, 4, 4), np.int8)
+    weight[2, 1] = 1
+    page = filter_pixels(weight, columns=2)
+    assert page.shape == (2 * 2 * 5, 2 * 5)
+    assert (page[:4, :4] == 128).all()
+    assert (page[15:19, :4] == 255).all()

@@ -1,0 +1,233 @@
+"""The command line: exit statuses, help, printed configs, one JSON object last."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from configs import loading
+from configs.provenance import Provenance
+from configs.stage import StageResult
+from spikestill import cli
+from spikestill.verbs import VERBS, Verb
+from student import integer_net
+from student.architectures import LayerSpec
+from tests.nets import random_net
+
+HEAVY = ("torch", "numpy", "h5py", "numba", "lava", "av", "PIL", "rich", "yaml", "jinja2", "ale_py", "scipy")
+
+
+@pytest.fixture
+def student(tmp_path: Path) -> Path:
+    net = random_net((LayerSpec(8, 8, 8, 0, 1), LayerSpec(12, 3, 3, 0, 2)), seed=0)
+    path = tmp_path / "student.safetensors"
+    integer_net.save(net, path, Provenance.of({"architecture": "small"}, seed=0))
+    return path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FaultConfig:
+    """What goes wrong."""
+
+    fault: str = "none"
+    """Name of a builtin exception."""
+
+
+def fail(config: FaultConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
+    """Fail as asked, or stop before the end."""
+    if config.fault == "stop":
+        return StageResult(run_dir / "x", {"resumed": resume}, finished=False)
+    raise {"ZeroDivisionError": ZeroDivisionError, "KeyboardInterrupt": KeyboardInterrupt}[config.fault](
+        "seven / 0"
+    )
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
+    verb = Verb(
+        name="fault", summary="fail", example="spikestill fault", resumable=True,
+        config="tests.spikestill.test_cli:FaultConfig", function="tests.spikestill.test_cli:fail",
+    )  # fmt: skip
+    monkeypatch.setitem(VERBS, "fault", verb)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from spikestill.cli import main; status = main(['--help']);"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr); sys.exit(status)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stderr.strip() == "[]"
+    for name, verb in VERBS.items():
+        assert name in run.stdout
+        assert verb.summary in run.stdout
+
+
+@pytest.mark.parametrize("name", list(VERBS))
+def test_every_verb_explains_itself_without_its_stage(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    verb = VERBS[name]
+    assert cli.main([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert verb.example.splitlines()[0] in text
+    hidden = tuple(getattr(verb.config_class(), "HIDDEN", ()))
+    for option in loading.options(verb.config_class()):
+        assert option.doc, f"{option.name} has no docstring"
+        if not option.name.startswith(hidden):
+            assert f"--{option.name}" in text
+    assert callable(verb.stage())
+
+
+@pytest.mark.parametrize("name", [name for name in VERBS if name not in ("inspect", "doctor")])
+def test_printed_config_gives_the_same_config_back(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([name, "--print_config"]) == 0
+    printed = capsys.readouterr().out
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(printed)
+    assert cli.main([name, "--config", str(recipe), "--print_config"]) == 0
+    assert capsys.readouterr().out == printed
+    assert loading.build(VERBS[name].config_class(), yaml.safe_load(printed)) == VERBS[name].config_class()()
+
+
+@pytest.mark.parametrize("recipe", sorted(loading.RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_recipe_is_valid(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verb = recipe.stem.split("-")[0] if recipe.stem.split("-")[0] in VERBS else "run"
+    assert cli.main([verb, "--config", recipe.stem, "--print_config"]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["plya"], "unknown command plya. Did you mean play."),
+        (["play", "--agnet", "cores"], "unknown option --agnet. Did you mean --agent."),
+        (["play", "pogn"], "unknown game 'pogn'"),
+        (["play", "pong", "qbert"], "play takes one GAME, 'qbert' is one too many"),
+        (["play", "--agent"], "--agent needs a value"),
+        (["play", "--json=1"], "--json is a switch"),
+        (["play", "--resume", "--run_dir", "x"], "play has nothing to resume"),
+        (["record", "--resume"], "--resume does not say which run"),
+        (["map", "what"], "map takes no 'what'"),
+        (["run", "--config", "nowhere.yaml"], "nowhere.yaml: no such recipe"),
+        (["run", "--record.environment.game", "qbert"], "record.environment is"),
+        (["inspect"], "--path is missing"),
+        (["teach", "--steps", "many"], "--steps is 'many', int wanted"),
+    ],
+)
+def test_wrong_arguments_give_status_2_and_one_clear_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    text = capsys.readouterr()
+    assert text.out == ""
+    first, see = text.err.strip().splitlines()
+    assert message in first
+    assert see.startswith("see `spikestill ")
+
+
+def test_the_game_may_be_a_bare_word_and_hyphens_are_underscores(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["play", "space-invaders", "--print-config"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["environment"]["game"] == "space_invaders"
+
+
+def test_a_run_folder_feeds_the_next_command(student: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["map", "--run_dir", str(student.parent), "--print_config"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["student"] == str(student)
+
+
+def test_json_is_the_last_and_only_line_on_standard_output(
+    student: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["map", "--run_dir", str(student.parent), "--json"]) == 0
+    lines = capsys.readouterr().out.strip().splitlines()
+    assert len(lines) == 1
+    summary = json.loads(lines[0])
+    assert summary["finished"] is True
+    assert Path(summary["artefact"]) == student.parent / "core_map.h5"
+    assert summary["cores"] > 0
+    saved = yaml.safe_load((student.parent / "map.config.yaml").read_text())
+    assert saved["student"] == str(student)
+
+
+def test_without_json_the_summary_is_a_table(student: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", str(student)]) == 0
+    text = capsys.readouterr().out
+    assert "kind" in text
+    assert "student" in text
+    assert "fan_in" in text
+
+
+def test_a_user_error_while_running_gives_status_1_and_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["inspect", str(tmp_path / "nothing.h5")]) == 1
+    assert capsys.readouterr().err.strip().splitlines() == [
+        f"spikestill: {tmp_path / 'nothing.h5'}: no such file. Give the path of an artefact."
+    ]
+
+
+def test_an_operating_system_error_gives_status_1_and_names_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert cli.main(["map", "--run_dir", str(tmp_path / "file" / "run")]) == 1
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert str(tmp_path / "file") in line
+    assert "Check that the path exists" in line
+
+
+@pytest.mark.usefixtures("faulty")
+def test_an_unexpected_exception_gives_one_line_and_debug_gives_the_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fault", "--fault", "ZeroDivisionError", "--run_dir", str(tmp_path)]
+    assert cli.main(words) == 1
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line == (
+        "spikestill: unexpected ZeroDivisionError: seven / 0. Run again with --debug for the traceback."
+    )
+    assert cli.main([*words, "--debug"]) == 1
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("faulty")
+def test_an_interrupt_ends_without_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["fault", "--fault", "KeyboardInterrupt", "--run_dir", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.usefixtures("faulty")
+def test_a_stage_that_was_stopped_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fault", "--fault", "stop", "--run_dir", str(tmp_path), "--resume", "--json"]
+    assert cli.main(words) == 130
+    text = capsys.readouterr()
+    assert json.loads(text.out) == {"resumed": True, "artefact": str(tmp_path / "x"), "finished": False}
+    assert f"spikestill fault --run_dir {tmp_path} --resume" in text.err
+
+
+def test_a_reader_that_leaves_early_is_no_fault() -> None:
+    run = subprocess.run(
+        f"{sys.executable} -m spikestill run --help | true",
+        shell=True, executable="/bin/bash", capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert run.stderr == ""
+
+
+def test_doctor_lists_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    found = {check["what"]: check for check in summary["checks"]}
+    assert found["Python"]["verdict"] == "ok"
+    assert found["torch"]["found"]
+    assert {check["what"] for check in summary["checks"] if check["verdict"] == "missing"} == set(
+        summary["missing"]
+    )
+    assert all(check["remedy"] for check in summary["checks"] if check["verdict"] == "missing")

@@ -1,0 +1,54 @@
+"""What is no artefact of ours is refused by name, whatever it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import pytest
+
+from configs.errors import UserError
+from spikestill.inspection import read
+
+
+def safetensors(header: object) -> bytes:
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "neither safetensors nor HDF5"),
+        (b"PK\x03\x04 a zip, say", "neither safetensors nor HDF5"),
+        (b"\xff" * 64, "its header has an impossible size"),
+        (safetensors({})[:-1], "neither safetensors nor HDF5"),
+        (safetensors([1]), "neither safetensors nor HDF5"),
+        (
+            safetensors({"__metadata__": {"schema": "else.where"}}),
+            "schema 'else.where'; known: spikestill.teacher",
+        ),
+        (safetensors({}), "schema 'none'"),
+        (b"\x89HDF\r\n\x1a\n" + b"\0" * 40, "damaged HDF5"),
+    ],
+)
+def test_a_foreign_or_damaged_file_is_named_with_its_fault(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = tmp_path / "file.bin"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"file\.bin: .*{message}"):
+        read(path)
+
+
+def test_an_hdf5_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["a"] = [1, 2]
+    with pytest.raises(UserError, match=r"x\.h5: schema 'none'; known: "):
+        read(tmp_path / "x.h5")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nothing\.h5: no such file"):
+        read(tmp_path / "nothing.h5")

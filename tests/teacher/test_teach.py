@@ -1,0 +1,141 @@
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from configs.environment import EnvironmentConfig
+from configs.errors import UserError
+from configs.stage import StageResult
+from configs.teach import TeachConfig
+from teacher.learner import Learner
+from teacher.teach import ARTEFACT, CHECKPOINT, METRICS, Training, exploration_rate, learning_rate, run
+
+TINY = TeachConfig(
+    environment=EnvironmentConfig(game="breakout"), steps=1024, num_envs=8, update_period=8, batch_size=16,
+    replay_capacity=2048, replay_start=256, target_period=200, epsilon_steps=500, segment_steps=600, threads=2,
+    device="cpu",
+)  # fmt: skip
+
+
+def state(training):
+    learner = training.learner.state()
+    return learner | {f"replay.{k}": torch.from_numpy(v.copy()) for k, v in training.replay.state().items()}
+
+
+def test_stopping_and_resuming_equals_never_having_stopped(tmp_path):
+    whole = Training(TINY)
+    while whole.step < TINY.steps:
+        whole.round()
+    # 712 lies after a restart of the games, so that the log replays a part of a segment.
+    first = Training(TINY)
+    while first.step < 712:
+        first.round()
+    from configs.provenance import Provenance
+
+    first.save(tmp_path / "c", Provenance.of(TINY, 0))
+    first.close()
+    second = Training(TINY)
+    second.restore(tmp_path / "c")
+    assert second.step == 712
+    while second.step < TINY.steps:
+        second.round()
+    a, b = state(whole), state(second)
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert list(whole.returns) == list(second.returns)
+    whole.close()
+    second.close()
+
+
+def test_run_writes_teacher_checkpoint_and_metrics(tmp_path, monkeypatch):
+    monkeypatch.setattr("teacher.teach.LOG_UPDATES", 20)
+    result = run(TINY, tmp_path)
+    assert isinstance(result, StageResult)
+    assert result.finished
+    assert result.summary["steps"] == 1024
+    assert (tmp_path / CHECKPOINT).exists()
+    lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
+    assert len(lines) == 4
+    assert 0.0 <= lines[-1]["dead_conv1"] <= 1.0
+    assert load_file(tmp_path / ARTEFACT)["head.weight"].shape == (4, 512)
+    with pytest.raises(UserError, match=r"was written with batch_size 16, now it is 32"):
+        run(dataclasses.replace(TINY, batch_size=32), tmp_path, resume=True)
+
+
+def test_kill_and_resume_from_the_last_checkpoint(tmp_path):
+    script = (
+        "import dataclasses, pathlib, sys\n"
+        "from tests.teacher.test_teach import TINY\n"
+        "from teacher.teach import run\n"
+        "config = dataclasses.replace(TINY, steps=10**6, checkpoint_minutes=0.01)\n"
+        "run(config, pathlib.Path(sys.argv[1]))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / CHECKPOINT).exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    training = Training(dataclasses.replace(TINY, steps=10**6))
+    training.restore(tmp_path / CHECKPOINT)
+    step = training.step
+    training.round()
+    assert training.step == step + 8
+    training.close()
+
+
+def test_loss_that_is_not_finite_stops_with_the_update_named():
+    training = Training(TINY)
+    while training.step < 320:
+        training.round()
+    with torch.no_grad():
+        training.learner.master["head.bias"].fill_(float("nan"))
+    training.learner.refresh_working()
+    with pytest.raises(UserError, match=r"update \d+: loss nan"):
+        training.round()
+    training.close()
+
+
+def test_gradient_shares_add_up_to_the_whole_batch():
+    config = dataclasses.replace(TINY, precision="fp32")
+    training = Training(config)
+    while training.step < 256:
+        training.round()
+    import numpy as np
+
+    batch = training.replay.sample(np.random.default_rng(0), 16, 0.4)
+    grads = []
+    for threads in (1, 2):
+        learner = Learner(config, 4, threads)
+        learner.update(training.replay, batch, 0.0)
+        grads.append({name: weight.grad.clone() for name, weight in learner.master.items()})
+        learner.close()
+    training.close()
+    for name in grads[0]:
+        torch.testing.assert_close(grads[0][name], grads[1][name], rtol=1e-4, atol=1e-7)
+
+
+def test_schedules():
+    config = TeachConfig()
+    assert exploration_rate(config, 0) == 1.0
+    assert exploration_rate(config, config.replay_start + config.epsilon_steps) == pytest.approx(0.03)
+    assert learning_rate(config, config.steps // 2) == config.learning_rate
+    assert learning_rate(config, config.steps) == pytest.approx(config.learning_rate_final)
+
+
+def test_options_out_of_range_are_named():
+    with pytest.raises(UserError, match=r"TeachConfig.discount is 1.5, its range is 0..1"):
+        TeachConfig(discount=1.5)
+    with pytest.raises(UserError, match="update_period 12 neither divides num_envs 32"):
+        TeachConfig(update_period=12)
+    with pytest.raises(UserError, match="replay_capacity 100 leaves 3 frames"):
+        TeachConfig(replay_capacity=100)

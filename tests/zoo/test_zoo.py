@@ -1,0 +1,56 @@
+"""What the zoo ships is whole, is what its cards say, and holds the exactness contract on live frames."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from configs.environment import EnvironmentConfig
+from configs.provenance import file_sha256
+from deploy.core_map import load as load_core_map
+from deploy.packed_kernel import PackedNet
+from deploy.simulator import CoreSimulator
+from runtime.zoo import ROOT
+from student.integer_net import count_votes, load, naive_forward
+from student.torch_net import TorchIntegerNet
+from teacher.environment import make_vector_env
+from teacher.policy import load_teacher
+
+GAMES = sorted(path.parent.name for path in ROOT.glob("*/student-1chip.safetensors"))
+
+
+def test_pong_is_shipped():
+    assert "pong" in GAMES
+
+
+@pytest.mark.parametrize("card", sorted(ROOT.glob("*/*.json")), ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_card_belongs_to_its_file(card):
+    document = json.loads(card.read_text())
+    assert {"kind", "game", "mean", "ci95", "episodes", "frames"} <= document.keys()
+    assert document["game"] == card.parent.name
+    assert document["ci95"][0] <= document["mean"] <= document["ci95"][1]
+    assert file_sha256(card.with_suffix(".safetensors")) == document["sha256"]
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_shipped_student_gives_the_same_spikes_on_every_rung(game):
+    net, _ = load(ROOT / game / "student-1chip.safetensors")
+    simulator = CoreSimulator(load_core_map(ROOT / game / "core_map-1chip.h5"))
+    packed, pytorch = PackedNet(net), TorchIntegerNet(net)
+    teacher = load_teacher(ROOT / game / "teacher.safetensors")
+    envs = make_vector_env(EnvironmentConfig(game=game), 2)
+    observation, _ = envs.reset(seed=5)
+    for step in range(60):
+        if step % 6 == 0:
+            spikes = pytorch.spikes(torch.from_numpy(observation))
+            for index, stack in enumerate(observation):
+                naive = naive_forward(net, stack)
+                for layer in range(len(naive)):
+                    np.testing.assert_array_equal(spikes[layer][index].numpy(), naive[layer])
+                    np.testing.assert_array_equal(packed.spikes(stack)[layer], naive[layer])
+                    kept = simulator.kept[layer]
+                    np.testing.assert_array_equal(simulator.spikes(stack)[layer][kept], naive[layer][kept])
+                np.testing.assert_array_equal(simulator.votes(stack), count_votes(naive[-1], net.actions))
+        observation, *_ = envs.step(teacher.q_values(observation).argmax(axis=1))
+    envs.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Literal
 
 from configs.environment import EnvironmentConfig
@@ -25,6 +26,8 @@ class TeachConfig:
 
     environment: EnvironmentConfig = dataclasses.field(default_factory=EnvironmentConfig)
     """The game."""
+    initial: Path | None = None
+    """Teacher file to go on from; None: random weights. Exploration then begins at ``epsilon_final``."""
     steps: int = 1_200_000
     """Agent steps to train for (a step is ``frame_skip`` emulator frames), 1..1e9."""
     num_envs: int = 32
@@ -32,7 +35,7 @@ class TeachConfig:
     replay_capacity: int = 400_000
     """Frames that the replay holds, 1..1e7; 7,056 bytes each."""
     replay_start: int = 10_000
-    """Agent steps taken before the first update, >= 1; actions are random until then."""
+    """Agent steps taken before the first update, >= 1; actions are random until then (without ``initial``)."""
     update_period: int = 16
     """Agent steps per gradient update, 1..1024; it divides ``num_envs`` or is a multiple of it."""
     batch_size: int = 128

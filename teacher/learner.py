@@ -97,6 +97,23 @@ class Learner:
         """Copy the online network to the target network."""
         self.target = q_network.working_copy(self.working, self.dtype, requires_grad=False)
 
+    def begin_with(self, weights: Weights) -> None:
+        """Replace the random weights, online and target, by those of a teacher."""
+        with torch.no_grad():
+            for name, weight in self.master.items():
+                weight.copy_(weights[name])
+        self.refresh_working()
+        self.refresh_target()
+
+    def center(self, pixel_offset: float) -> None:
+        """Train on pixels less ``pixel_offset`` from here on.
+
+        Random weights stay as they are; those of a teacher get the bias that leaves its Q-values unchanged.
+        """
+        if self.config.initial is not None:
+            self.begin_with(q_network.fold_offset(self.master, self.pixel_offset - pixel_offset))
+        self.pixel_offset = pixel_offset
+
     def stacks(self, stacks_BHWC: np.ndarray) -> Tensor:
         """Return channels-last stacks as a (B, 4, 84, 84) tensor on the device, without copying on a CPU."""
         return torch.from_numpy(stacks_BHWC).to(self.device, non_blocking=True).permute(0, 3, 1, 2)

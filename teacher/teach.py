@@ -25,9 +25,16 @@ from configs.stage import StageResult, stop_on_signal
 from configs.teach import TeachConfig
 from teacher import q_network
 from teacher.actor import Actor, Transition
-from teacher.checkpoint import CHECKPOINT_SCHEMA, read_tensors, save_teacher, write_tensors
+from teacher.checkpoint import (
+    CHECKPOINT_SCHEMA,
+    read_teacher,
+    read_tensors,
+    save_teacher,
+    write_tensors,
+)
 from teacher.learner import Learner, UpdateReport
 from teacher.machine import cores, keep_freed_memory
+from teacher.q_network import Weights
 from teacher.replay import Replay
 
 ARTEFACT = "teacher.safetensors"
@@ -37,7 +44,12 @@ LOG_UPDATES = 1_000
 
 
 def exploration_rate(config: TeachConfig, step: int) -> float:
-    """Return epsilon at an agent step: 1 until ``replay_start``, then linear to ``epsilon_final``."""
+    """Return epsilon at an agent step: 1 until ``replay_start``, then linear to ``epsilon_final``.
+
+    A training that goes on from another teacher explores at ``epsilon_final`` throughout.
+    """
+    if config.initial is not None:
+        return config.epsilon_final
     if step < config.replay_start:
         return 1.0
     done = min(1.0, (step - config.replay_start) / config.epsilon_steps)
@@ -62,6 +74,8 @@ class Training:
             config.replay_capacity, config.num_envs, config.n_step, config.discount, config.priority_exponent
         )
         self.learner = Learner(config, self.actor.actions, config.threads or cores())
+        if config.initial is not None:
+            self.learner.begin_with(_initial_weights(config, self.actor.actions))
         self.rng = np.random.default_rng([config.seed, 5])
         self.step = 0
         self.segment_began = 0
@@ -88,7 +102,7 @@ class Training:
             self.actor.restart()
             self.segment_began = self.step
         if not learn and self.step >= config.replay_start and config.center_pixels:
-            self.learner.pixel_offset = float(round(float(self._warm_frames().mean())))
+            self.learner.center(float(round(float(self._warm_frames().mean()))))
         if self.step >= self.target_due:
             self.learner.refresh_target()
             self.target_due += config.target_period
@@ -145,7 +159,7 @@ class Training:
         }  # fmt: skip
         write_tensors(
             path, tensors, CHECKPOINT_SCHEMA, provenance,
-            counters=json.dumps(counters), config=json.dumps(dataclasses.asdict(self.config)),
+            counters=json.dumps(counters), config=json.dumps(_plain(self.config)),
         )  # fmt: skip
 
     def restore(self, path: Path) -> None:
@@ -155,7 +169,7 @@ class Training:
             UserError: the file cannot be read, or was written with other options.
         """
         tensors, metadata = read_tensors(path, CHECKPOINT_SCHEMA, "start again without --resume")
-        check_same_config(json.loads(metadata["config"]), dataclasses.asdict(self.config), path)
+        check_same_config(json.loads(metadata["config"]), _plain(self.config), path)
         parts: dict[str, dict[str, Any]] = {"learner": {}, "actor": {}, "replay": {}}
         for name, tensor in tensors.items():
             part, _, inner = name.partition(".")
@@ -174,6 +188,21 @@ class Training:
         self.pool.shutdown()
         self.learner.close()
         self.actor.close()
+
+
+def _plain(config: TeachConfig) -> dict[str, Any]:
+    options = dataclasses.asdict(config)
+    return options | {"initial": options["initial"] and str(options["initial"])}
+
+
+def _initial_weights(config: TeachConfig, actions: int) -> Weights:
+    weights, game, found, _ = read_teacher(Path(str(config.initial)))
+    if found != actions:
+        raise UserError(
+            f"{config.initial}: plays {game} with {found} actions, {config.environment.game} has {actions}",
+            "give a teacher of a game with as many actions, or leave --initial out",
+        )
+    return weights
 
 
 # Options that may differ between a run and its resumption. ``steps`` lengthens or shortens a training: its
@@ -204,7 +233,8 @@ def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageRes
     run_dir.mkdir(parents=True, exist_ok=True)
     checkpoint = run_dir / CHECKPOINT
     training = Training(config)
-    provenance = Provenance.of(config, config.seed)
+    parents = {} if config.initial is None else {"initial": config.initial}
+    provenance = Provenance.of(config, config.seed, parents)
     if resume and checkpoint.exists():
         training.restore(checkpoint)
     else:

@@ -60,6 +60,9 @@ class TeachConfig:
     """Epsilon in the optimiser's denominator, > 0."""
     center_pixels: bool = True
     """Train on pixels less their mean; folded into conv1's bias when the teacher is saved."""
+    averaging: float = 0.0
+    """Decay per update of the running mean of the weights that is saved as the teacher, 0..0.99999; 0: the last
+    weights themselves. The gaps between Q-values are small against the noise of single updates (Polyak 1992)."""
     max_gradient_norm: float = 10.0
     """Gradients are scaled down to this L2 norm, >= 0; 0: never."""
     epsilon_final: float = 0.03
@@ -97,6 +100,7 @@ class TeachConfig:
             ("learning_rate", 1e-12, 1e3),
             ("learning_rate_final", 1e-12, 1e3),
             ("optimizer_epsilon", 1e-30, 1e3),
+            ("averaging", 0, 0.99999),
             ("max_gradient_norm", 0, 1e9),
             ("epsilon_final", 0, 1),
             ("epsilon_steps", 1, 1e9),

@@ -22,6 +22,7 @@ from configs.stage import StageResult, stop_on_signal
 from dataset.reader import BufferReader
 from student import integer_net
 from student.architectures import architecture
+from student.coverage import changing_places
 from student.losses import distillation_loss
 from student.network import StudentNetwork
 from teacher.checkpoint import optimizer_tensors, read_tensors, restore_optimizer, write_tensors
@@ -55,11 +56,15 @@ class Distillation:
     def __init__(self, config: DistillConfig, reader: BufferReader) -> None:
         self.config, self.reader = config, reader
         self.device = compute_device(config.device)
+        self.rng = np.random.default_rng([config.seed, 6])
+        self.held_out = int(len(reader) * config.validation)
+        first_stacks, _ = self._sample()
         self.network = StudentNetwork(
             architecture(config.architecture),
             reader.actions,
             hysteresis=config.hysteresis,
             inputs=(config.first_inputs, config.later_inputs),
+            places_HW=changing_places(architecture(config.architecture), first_stacks),
             sparsity=config.sparsity,
             seed=config.seed,
             dtype=compute_dtype(config.precision, self.device),
@@ -76,7 +81,6 @@ class Distillation:
             self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, fused=True)
         else:
             self.optimizer = torch.optim.SGD(self.parameters, lr=config.learning_rate, momentum=0.9)
-        self.rng = np.random.default_rng([config.seed, 6])
         self.step = 0
         self.shares = min(cores(), config.batch_size // 2) if self.device.type == "cpu" else 1
         if config.batch_size % self.shares:
@@ -84,11 +88,9 @@ class Distillation:
         self.pool = ThreadPoolExecutor(
             self.shares, "gradient", initializer=torch.set_num_threads, initargs=(1,)
         )
-        self.held_out = int(len(reader) * config.validation)
         if config.first_inputs:
-            stacks, _ = self._sample()
             self.network.sense_change(
-                torch.from_numpy(stacks).to(self.device), torch.Generator().manual_seed(config.seed)
+                torch.from_numpy(first_stacks).to(self.device), torch.Generator().manual_seed(config.seed)
             )
 
     def _sample(self) -> Any:
@@ -156,7 +158,11 @@ class Distillation:
                 self.network.absorb([statistics], momentum=1.0 / (index + 1))
 
     def validate(self) -> dict[str, float]:
-        """Return loss and agreement of the integer net on held-out steps (the training's where none are held)."""
+        """Return loss, agreement and regret of the integer net on held-out steps (the training's if none are).
+
+        Regret is the mean of max Q - Q(the student's action), over that of a uniformly random player: 0 is
+        as good as the teacher, 1 is random.
+        """
         first = len(self.reader) - self.held_out if self.held_out else 0
         indices = np.linspace(first, len(self.reader) - 1, VALIDATION_FRAMES).astype(np.int64)
         indices = np.unique(indices)
@@ -169,9 +175,12 @@ class Distillation:
         loss = distillation_loss(
             self.config.loss, self.config.logit_scale * rates, q, self.config.temperature
         )
+        best = q.max(dim=1).values
+        regret = best - q.gather(1, votes.cpu().argmax(dim=1)[:, None])[:, 0]
         return {
             "agreement": float((votes.cpu().argmax(dim=1) == q.argmax(dim=1)).float().mean()),
             "loss": float(loss),
+            "regret": float(regret.mean() / (best - q.mean(dim=1)).mean().clamp_min(1e-12)),
         }
 
     def save(self, path: Path, provenance: Provenance) -> None:
@@ -277,6 +286,7 @@ def _log(training: Distillation, metrics: Path, loss: float, agreement: float, b
         "agreement": agreement,
         "validation_loss": validation["loss"],
         "validation_agreement": validation["agreement"],
+        "validation_regret": validation["regret"],
     }
     with open(metrics, "a", encoding="utf-8") as file:
         file.write(json.dumps(values) + "\n")

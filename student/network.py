@@ -6,6 +6,8 @@ it *is* the folded integer net, so that its scores are the deployed scores.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,19 +21,26 @@ from student.torch_net import TorchIntegerNet
 STATISTICS_MOMENTUM = 0.05
 
 
-def initial_shadow(shape: tuple[int, ...], inputs: int, generator: torch.Generator) -> Tensor:
+def initial_shadow(
+    shape: tuple[int, ...], inputs: int, generator: torch.Generator, place_HW: Tensor | None = None
+) -> Tensor:
     """Return shadow weights (O, I, K, K) to begin with.
 
     With ``inputs`` = 0 they are uniform in [-1, 1] (McKinstry 2018), so that every neuron reads half of its
     fan-in. Such a deep net is chaotic: one spike more flips about sqrt(fan-in) neurons a layer, and neither
     signal nor gradient comes through ten layers. With ``inputs`` = n each neuron begins with n random inputs
     of random sign (shadow +-U(0.5, 0.6)) and zeros elsewhere (shadow U(-0.5, 0.5)); with n = 1 the net begins
-    by handing its first layer's spikes through, and adds inputs as it learns.
+    by handing its first layer's spikes through, and adds inputs as it learns. ``place_HW`` is the probability
+    of each place of the kernel (see :mod:`student.coverage`); None: all alike.
     """
     if inputs == 0:
         return torch.empty(shape).uniform_(-1.0, 1.0, generator=generator)
     shadow = torch.empty(shape).uniform_(-0.5, 0.5, generator=generator).flatten(1)
-    chosen = torch.rand(shadow.shape, generator=generator).topk(min(inputs, shadow.shape[1]), dim=1).indices
+    # The largest of ln p + Gumbel noise: a draw without replacement in proportion to p.
+    keys = -torch.rand(shadow.shape, generator=generator).clamp_min(1e-30).log().clamp_min(1e-30).log()
+    if place_HW is not None:
+        keys = keys.reshape(shape) + place_HW.clamp_min(1e-30).log()
+    chosen = keys.flatten(1).topk(min(inputs, shadow.shape[1]), dim=1).indices
     magnitude = torch.empty(chosen.shape).uniform_(0.5, 0.6, generator=generator)
     sign = torch.where(torch.rand(chosen.shape, generator=generator) < 0.5, -1.0, 1.0)
     return shadow.scatter(1, chosen, magnitude * sign).reshape(shape)
@@ -46,6 +55,7 @@ class TernaryLayer(nn.Module):
         hysteresis: h of :func:`student.quantise.ternarise`.
         generator: source of the initial shadow weights.
         inputs: how many inputs a neuron begins with; 0: see :func:`initial_shadow`.
+        place_HW: probability of each place of the kernel for those inputs; None: all alike.
     """
 
     ternary: Tensor
@@ -59,6 +69,7 @@ class TernaryLayer(nn.Module):
         hysteresis: float,
         generator: torch.Generator,
         inputs: int = 0,
+        place_HW: Tensor | None = None,
     ) -> None:
         super().__init__()
         if in_channels % spec.groups or spec.features % spec.groups:
@@ -67,7 +78,7 @@ class TernaryLayer(nn.Module):
             )
         self.spec, self.hysteresis = spec, hysteresis
         shape = (spec.features, in_channels // spec.groups, spec.kernel, spec.kernel)
-        self.shadow = nn.Parameter(initial_shadow(shape, inputs, generator))
+        self.shadow = nn.Parameter(initial_shadow(shape, inputs, generator, place_HW))
         self.gamma = nn.Parameter(torch.ones(spec.features))
         self.beta = nn.Parameter(torch.zeros(spec.features))
         self.register_buffer("ternary", initial_ternary(self.shadow.detach()))
@@ -85,7 +96,7 @@ class TernaryLayer(nn.Module):
         return self.shadow + (self.ternary - self.shadow).detach()
 
     def forward(
-        self, x: Tensor, weight: Tensor, penalty: float, renormalise: bool
+        self, x: Tensor, weight: Tensor, penalty: float, renormalise: bool, hardness: float = 1.0
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return (spikes (B, O, H, W), batch mean (O,), batch variance (O,)).
 
@@ -98,7 +109,7 @@ class TernaryLayer(nn.Module):
         spec = self.spec
         s = F.conv2d(x, weight, stride=spec.stride, padding=spec.pad, groups=spec.groups)
         running = (self.mu, self.variance) if renormalise else (None, None)
-        return NormalisedStep.apply(s, self.gamma, self.beta, *running, penalty)
+        return NormalisedStep.apply(s, self.gamma, self.beta, *running, penalty, hardness)
 
     def absorb(self, mu: Tensor, variance: Tensor, momentum: float) -> None:
         """Move the running statistics towards a batch's."""
@@ -115,6 +126,7 @@ class StudentNetwork(nn.Module):
         actions: A.
         hysteresis: of the ternary weights.
         inputs: how many inputs a neuron begins with, in the first layer and in the later ones; 0: all.
+        places_HW: for each layer the probability of each place of the kernel for those inputs; None: all alike.
         sparsity: weight of the mean firing rate in the loss.
         seed: of the initial weights.
         dtype: format of the products after the first layer.
@@ -129,6 +141,7 @@ class StudentNetwork(nn.Module):
         *,
         hysteresis: float = 0.1,
         inputs: tuple[int, int] = (0, 0),
+        places_HW: Sequence[Tensor] | None = None,
         sparsity: float = 0.0,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
@@ -141,7 +154,8 @@ class StudentNetwork(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         channels, made = input_shape[0], []
         for index, spec in enumerate(layers):
-            made.append(TernaryLayer(spec, channels, hysteresis, generator, inputs[min(index, 1)]))
+            place_HW = places_HW[index] if places_HW is not None else None
+            made.append(TernaryLayer(spec, channels, hysteresis, generator, inputs[min(index, 1)], place_HW))
             channels = spec.features
         self.layers = nn.ModuleList(made)
         self._integer: TorchIntegerNet | None = None

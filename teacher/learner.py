@@ -75,6 +75,7 @@ class Learner:
             name: weight.to(self.device).requires_grad_()
             for name, weight in q_network.initial_weights(actions, generator).items()
         }
+        self.mean = self._copy()
         self.pixel_offset = 0.0
         self.updates = 0
         self.optimizer = self._optimizer()
@@ -89,6 +90,9 @@ class Learner:
             parameters, lr=c.learning_rate, alpha=0.95, eps=c.optimizer_epsilon, centered=True
         )
 
+    def _copy(self) -> Weights:
+        return {name: weight.detach().clone() for name, weight in self.master.items()}
+
     def refresh_working(self) -> None:
         """Cast the masters to a new working copy; the old one stays valid for whoever still reads it."""
         self.working = q_network.working_copy(self.master, self.dtype, requires_grad=True)
@@ -102,6 +106,7 @@ class Learner:
         with torch.no_grad():
             for name, weight in self.master.items():
                 weight.copy_(weights[name])
+        self.mean = self._copy()
         self.refresh_working()
         self.refresh_target()
 
@@ -165,6 +170,10 @@ class Learner:
             group["lr"] = learning_rate
         self.optimizer.step()
         self.updates += 1
+        if self.config.averaging:
+            with torch.no_grad():
+                for name, weight in self.master.items():
+                    self.mean[name].lerp_(weight, 1.0 - self.config.averaging)
         self.refresh_working()
         q = torch.cat([share[3] for share in shares])
         return UpdateReport(
@@ -172,8 +181,10 @@ class Learner:
         )
 
     def state(self) -> dict[str, Tensor]:
-        """Return masters, target, optimiser moments and counters as flat named tensors."""
+        """Return masters, their mean, target, optimiser moments and counters as flat named tensors."""
         tensors = {f"master.{name}": weight.detach() for name, weight in self.master.items()}
+        if self.config.averaging:
+            tensors |= {f"mean.{name}": weight for name, weight in self.mean.items()}
         tensors |= {f"target.{name}": weight.float() for name, weight in self.target.items()}
         tensors |= optimizer_tensors(self.optimizer)
         tensors["scalars"] = torch.tensor([self.updates, self.pixel_offset], dtype=torch.float64)
@@ -184,6 +195,8 @@ class Learner:
         with torch.no_grad():
             for name, weight in self.master.items():
                 weight.copy_(tensors[f"master.{name}"])
+                if self.config.averaging:
+                    self.mean[name].copy_(tensors[f"mean.{name}"])
         restore_optimizer(self.optimizer, tensors)
         self.updates, self.pixel_offset = int(tensors["scalars"][0]), float(tensors["scalars"][1])
         self.refresh_working()
@@ -191,11 +204,9 @@ class Learner:
         self.target = q_network.working_copy(target, self.dtype, requires_grad=False)
 
     def deployable(self) -> Weights:
-        """Return the fp32 online weights with the pixel offset folded in: a plain Nature Q-network."""
-        return {
-            name: weight.cpu()
-            for name, weight in q_network.fold_offset(self.master, self.pixel_offset).items()
-        }
+        """Return fp32 weights, the mean where ``averaging``, with the pixel offset folded in: a plain Nature net."""
+        weights = self.mean if self.config.averaging else self.master
+        return {name: weight.cpu() for name, weight in q_network.fold_offset(weights, self.pixel_offset).items()}
 
     def close(self) -> None:
         """End the gradient threads."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from configs.errors import UserError, nearest
@@ -44,6 +45,25 @@ ARCHITECTURES: dict[str, tuple[LayerSpec, ...]] = {
     ),
 }
 # fmt: on
+
+
+def visible_sizes(layers: Sequence[LayerSpec], size: int) -> list[int]:
+    """Return how many rows (as many columns) of the input and of each layer's output any vote depends on.
+
+    They are the first ones: strides that do not fit leave the last rows and columns unread. The 1-chip net
+    sees 74 of 84 pixels, and needs 18, 9, 9, 8, 8, 2, 2, 1, 1, 1 of its layers' 21, 11, 11, 11, 11, 2, 2, 1, 1, 1 rows.
+
+    Args:
+        layers: geometry, first to last.
+        size: side of the square input.
+    """
+    sizes = [size]
+    for spec in layers:
+        sizes.append((sizes[-1] + 2 * spec.pad - spec.kernel) // spec.stride + 1)
+    visible = sizes[-1:]
+    for spec, inside in zip(reversed(layers), reversed(sizes[:-1]), strict=True):
+        visible.append(min(inside, (visible[-1] - 1) * spec.stride + spec.kernel - spec.pad))
+    return visible[::-1]
 
 
 def architecture(name: str) -> tuple[LayerSpec, ...]:

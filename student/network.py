@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from student.architectures import LayerSpec
+from student.architectures import LayerSpec, visible_sizes
 from student.fold import fold
 from student.integer_net import STACK_SHAPE, IntegerNet
 from student.quantise import VARIANCE_EPSILON, NormalisedStep, initial_ternary, ternarise
@@ -54,6 +54,7 @@ class TernaryLayer(nn.Module):
         in_channels: features of the input.
         hysteresis: h of :func:`student.quantise.ternarise`.
         generator: source of the initial shadow weights.
+        visible: how many rows and columns of the output to compute, see :func:`visible_sizes`.
         inputs: how many inputs a neuron begins with; 0: see :func:`initial_shadow`.
         place_HW: probability of each place of the kernel for those inputs; None: all alike.
     """
@@ -68,6 +69,8 @@ class TernaryLayer(nn.Module):
         in_channels: int,
         hysteresis: float,
         generator: torch.Generator,
+        *,
+        visible: int,
         inputs: int = 0,
         place_HW: Tensor | None = None,
     ) -> None:
@@ -76,7 +79,7 @@ class TernaryLayer(nn.Module):
             raise ValueError(
                 f"{spec.groups} groups divide neither {in_channels} inputs nor {spec.features} features evenly"
             )
-        self.spec, self.hysteresis = spec, hysteresis
+        self.spec, self.hysteresis, self.visible = spec, hysteresis, visible
         shape = (spec.features, in_channels // spec.groups, spec.kernel, spec.kernel)
         self.shadow = nn.Parameter(initial_shadow(shape, inputs, generator, place_HW))
         self.gamma = nn.Parameter(torch.ones(spec.features))
@@ -107,9 +110,18 @@ class TernaryLayer(nn.Module):
             renormalise: normalise with the running statistics, not the batch's.
         """
         spec = self.spec
-        s = F.conv2d(x, weight, stride=spec.stride, padding=spec.pad, groups=spec.groups)
+        s = F.conv2d(self._pad(x), weight, stride=spec.stride, groups=spec.groups)
         running = (self.mu, self.variance) if renormalise else (None, None)
         return NormalisedStep.apply(s, self.gamma, self.beta, *running, penalty, hardness)
+
+    def _pad(self, x: Tensor) -> Tensor:
+        """Return the first rows and columns that are read, with the zeros around them."""
+        spec = self.spec
+        side = min(x.shape[2], (self.visible - 1) * spec.stride + spec.kernel - spec.pad)
+        after = (self.visible - 1) * spec.stride + spec.kernel - spec.pad - side
+        if (side, spec.pad, after) == (x.shape[2], 0, 0):
+            return x
+        return F.pad(x[:, :, :side, :side], (spec.pad, after, spec.pad, after))
 
     def absorb(self, mu: Tensor, variance: Tensor, momentum: float) -> None:
         """Move the running statistics towards a batch's."""
@@ -153,9 +165,16 @@ class StudentNetwork(nn.Module):
         self.input_shape, self.game = input_shape, game
         generator = torch.Generator().manual_seed(seed)
         channels, made = input_shape[0], []
+        _, *visible = visible_sizes(layers, input_shape[1])
         for index, spec in enumerate(layers):
-            place_HW = places_HW[index] if places_HW is not None else None
-            made.append(TernaryLayer(spec, channels, hysteresis, generator, inputs[min(index, 1)], place_HW))
+            made.append(
+                TernaryLayer(
+                    spec, channels, hysteresis, generator,
+                    visible=visible[index],
+                    inputs=inputs[min(index, 1)],
+                    place_HW=places_HW[index] if places_HW is not None else None,
+                )
+            )  # fmt: skip
             channels = spec.features
         self.layers = nn.ModuleList(made)
         self._integer: TorchIntegerNet | None = None

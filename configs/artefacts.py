@@ -14,7 +14,7 @@ REPORT = "report.html"
 
 INPUTS: dict[str, dict[str, str]] = {
     "record": {"teacher": TEACHER},
-    "distill": {"buffer": BUFFER},
+    "distill": {"buffer": BUFFER, "teacher": TEACHER},
     "map": {"student": STUDENT},
     "verify": {"student": STUDENT, "core_map": CORE_MAP, "buffer": BUFFER},
     "play": {"teacher": TEACHER, "student": STUDENT, "core_map": CORE_MAP},

@@ -32,14 +32,19 @@ class DistillConfig:
     """Frames a batch, 2..65536."""
     optimizer: Literal["adam", "sgd"] = "adam"
     """``adam``, or ``sgd`` with momentum 0.9 (the paper's, with learning rate 20)."""
-    learning_rate: float = 1e-2
+    learning_rate: float = 5e-2
     """Step size on the shadow weights at the start, > 0."""
-    learning_rate_final: float = 1e-4
+    learning_rate_final: float = 5e-4
     """Step size at the end of its cosine decay, > 0; equal to ``learning_rate``: constant."""
-    first_inputs: int = 4
-    """Inputs that a neuron of the first layer begins with, its thresholds set by the data; 0: all (the paper's)."""
-    later_inputs: int = 1
-    """Inputs that a neuron of a later layer begins with, 0..128; 0: all, shadow weights uniform (the paper's)."""
+    teacher: Path | None = None
+    """Teacher that recorded the buffer, for the hints; None: the zoo's for the game."""
+    hint_weight: float = 1.0
+    """Weight of the hints, linear readouts of hidden layers that predict the teacher's last hidden layer while
+    training (FitNets, Romero 2015), >= 0; 0: none, as the paper trained."""
+    hint_components: int = 64
+    """Principal components of the teacher's hidden layer to predict, 1..512."""
+    hint_learning_rate: float = 3e-4
+    """Step size of Adam on the readouts at the start, > 0; it falls as ``learning_rate`` does."""
     hysteresis: float = 0.1
     """Half-width of the band around +-0.5 in which a ternary weight keeps its value, 0..0.5 (Esser 2016)."""
     sparsity: float = 1e-4
@@ -70,8 +75,9 @@ class DistillConfig:
             ("batch_size", 2, 65536),
             ("learning_rate", 1e-12, 1e6),
             ("learning_rate_final", 1e-12, 1e6),
-            ("first_inputs", 0, 256),
-            ("later_inputs", 0, 128),
+            ("hint_weight", 0, 1e6),
+            ("hint_components", 1, 512),
+            ("hint_learning_rate", 1e-12, 1e6),
             ("hysteresis", 0, 0.5),
             ("sparsity", 0, 1e6),
             ("validation", 0, 0.5),

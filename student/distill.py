@@ -17,17 +17,25 @@ from torch import Tensor
 from configs.distill import DistillConfig
 from configs.errors import UserError
 from configs.progress import Progress
-from configs.provenance import Provenance
+from configs.provenance import Provenance, file_sha256
 from configs.stage import StageResult, stop_on_signal
 from dataset.reader import BufferReader
+from dataset.recorder import zoo_teacher
 from student import integer_net
 from student.architectures import architecture
-from student.coverage import changing_places
+from student.hints import Hints, hinted_layers
 from student.losses import distillation_loss
 from student.network import StudentNetwork
-from teacher.checkpoint import optimizer_tensors, read_tensors, restore_optimizer, write_tensors
+from teacher.checkpoint import (
+    optimizer_tensors,
+    read_teacher,
+    read_tensors,
+    restore_optimizer,
+    write_tensors,
+)
 from teacher.learner import compute_device, compute_dtype
-from teacher.machine import cores
+from teacher.machine import cores, keep_freed_memory
+from teacher.q_network import Weights
 from teacher.teach import check_same_config
 
 ARTEFACT = "student.safetensors"
@@ -36,7 +44,11 @@ METRICS = "distill.jsonl"
 SCHEMA = "spikestill.distill-checkpoint"
 VALIDATION_FRAMES = 1_024
 RECALIBRATION_BATCHES = 64
-FREE_OPTIONS = ("checkpoint_minutes", "buffer", "log_steps")
+# Batches from which the hints' principal components are taken.
+HINT_BATCHES = 40
+# In the last part of the training the forward pass uses the running statistics, as the deployed net does.
+RENORMALISED_SHARE = 0.1
+FREE_OPTIONS = ("checkpoint_minutes", "buffer", "log_steps", "teacher")
 
 
 def learning_rate(config: DistillConfig, step: int) -> float:
@@ -51,20 +63,22 @@ class Distillation:
 
     On a CPU a batch is computed in shares, one thread each; every share normalises with its own
     statistics (ghost batch normalisation, Hoffer 2017) and the gradients are added in a fixed order.
+
+    Args:
+        config: the options.
+        reader: the buffer.
+        teacher: whose hidden units are the hints; None: train without hints.
     """
 
-    def __init__(self, config: DistillConfig, reader: BufferReader) -> None:
+    def __init__(self, config: DistillConfig, reader: BufferReader, teacher: Weights | None = None) -> None:
         self.config, self.reader = config, reader
         self.device = compute_device(config.device)
         self.rng = np.random.default_rng([config.seed, 6])
         self.held_out = int(len(reader) * config.validation)
-        first_stacks, _ = self._sample()
         self.network = StudentNetwork(
             architecture(config.architecture),
             reader.actions,
             hysteresis=config.hysteresis,
-            inputs=(config.first_inputs, config.later_inputs),
-            places_HW=changing_places(architecture(config.architecture), first_stacks),
             sparsity=config.sparsity,
             seed=config.seed,
             dtype=compute_dtype(config.precision, self.device),
@@ -88,16 +102,26 @@ class Distillation:
         self.pool = ThreadPoolExecutor(
             self.shares, "gradient", initializer=torch.set_num_threads, initargs=(1,)
         )
-        if config.first_inputs:
-            self.network.sense_change(
-                torch.from_numpy(first_stacks).to(self.device), torch.Generator().manual_seed(config.seed)
-            )
+        self.hints = self._make_hints(teacher) if teacher is not None else None
+        hinted = self.hints.parameters if self.hints is not None else [torch.zeros(1, requires_grad=True)]
+        self.hint_optimizer = torch.optim.Adam(hinted, lr=config.hint_learning_rate, fused=True)
 
-    def _sample(self) -> Any:
+    def _make_hints(self, teacher: Weights) -> Hints:
+        rng = np.random.default_rng([self.config.seed, 8])
+        stacks = torch.cat([self._stacks(self._draw(rng)[0]) for _ in range(HINT_BATCHES)])
+        with torch.no_grad():
+            _, _, spikes = self.network.propagate(
+                stacks[: self.config.batch_size], self.network.working_weights()
+            )
+        chosen = {index: spikes[index] for index in hinted_layers(architecture(self.config.architecture))}
+        return Hints(teacher, stacks, chosen, self.config.hint_components, self.network.dtype)
+
+    def _stacks(self, stacks_BCHW: np.ndarray) -> Tensor:
+        return torch.from_numpy(stacks_BCHW).to(self.device).contiguous(memory_format=torch.channels_last)
+
+    def _draw(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return a batch of the training part: (stacks (B, 4, 84, 84), q (B, A))."""
-        stacks, q, _ = self.reader.sample(
-            self.rng, self.config.batch_size, stop=len(self.reader) - self.held_out
-        )
+        stacks, q, _ = self.reader.sample(rng, self.config.batch_size, stop=len(self.reader) - self.held_out)
         return stacks, q
 
     def _share(self, index: int, weights: list[Tensor], stacks: Tensor, q: Tensor) -> tuple[Any, ...]:
@@ -106,15 +130,22 @@ class Distillation:
         )
         x = stacks[part].to(self.device).contiguous(memory_format=torch.channels_last)
         q_part = q[part].to(self.device)
-        rates, statistics = self.network.propagate(x, weights, renormalise=2 * self.step >= self.config.steps)
+        renormalise = self.step >= (1.0 - RENORMALISED_SHARE) * self.config.steps
+        rates, statistics, spikes = self.network.propagate(x, weights, renormalise=renormalise)
         loss = distillation_loss(
             self.config.loss, self.config.logit_scale * rates, q_part, self.config.temperature
         )
         layers = self.network.ternary_layers()
         leaves = [*weights, *(layer.gamma for layer in layers), *(layer.beta for layer in layers)]
-        gradients = torch.autograd.grad(loss / self.shares, leaves)
+        means: list[Tensor] = []
+        whole = loss
+        if self.hints is not None:
+            hint, means = self.hints.loss(spikes, self.hints.targets(x))
+            whole = loss + self.config.hint_weight * hint
+            leaves += self.hints.parameters
+        gradients = torch.autograd.grad(whole / self.shares, leaves)
         agree = (rates.argmax(dim=1) == q_part.argmax(dim=1)).float().mean()
-        return gradients, statistics, loss.detach(), agree
+        return gradients, statistics, loss.detach(), agree, means
 
     def train_step(self) -> tuple[float, float]:
         """Do one gradient step; return (loss, agreement with the teacher's best action on the batch).
@@ -122,7 +153,7 @@ class Distillation:
         Raises:
             UserError: the loss is not finite.
         """
-        stacks, q = (torch.from_numpy(array) for array in self._sample())
+        stacks, q = (torch.from_numpy(array) for array in self._draw(self.rng))
         weights = self.network.working_weights()
         shares = list(self.pool.map(lambda index: self._share(index, weights, stacks, q), range(self.shares)))
         loss = float(sum(share[2] for share in shares)) / self.shares
@@ -131,14 +162,21 @@ class Distillation:
                 f"distill step {self.step}: loss {loss} is not finite",
                 "lower --learning_rate, then go on from the last checkpoint with --resume",
             )
-        for index, parameter in enumerate(self.parameters):
+        hinted = self.hints.parameters if self.hints is not None else []
+        for index, parameter in enumerate([*self.parameters, *hinted]):
             gradient = shares[0][0][index].float()
             for share in shares[1:]:
                 gradient = gradient + share[0][index].float()
             parameter.grad = gradient.contiguous()
+        rate = learning_rate(self.config, self.step)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.config, self.step)
+            group["lr"] = rate
         self.optimizer.step()
+        if self.hints is not None:
+            for group in self.hint_optimizer.param_groups:
+                group["lr"] = self.config.hint_learning_rate * rate / self.config.learning_rate
+            self.hint_optimizer.step()
+            self.hints.absorb([share[4] for share in shares])
         self.network.requantise()
         self.network.absorb([share[1] for share in shares])
         self.step += 1
@@ -150,11 +188,8 @@ class Distillation:
         weights = self.network.working_weights()
         with torch.no_grad():
             for index in range(batches):
-                stacks, _, _ = self.reader.sample(
-                    rng, self.config.batch_size, stop=len(self.reader) - self.held_out
-                )
-                x = torch.from_numpy(stacks).to(self.device).contiguous(memory_format=torch.channels_last)
-                _, statistics = self.network.propagate(x, weights)
+                x = self._stacks(self._draw(rng)[0])
+                _, statistics, _ = self.network.propagate(x, weights)
                 self.network.absorb([statistics], momentum=1.0 / (index + 1))
 
     def validate(self) -> dict[str, float]:
@@ -187,6 +222,9 @@ class Distillation:
         """Write the whole state to ``path``."""
         tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
         tensors |= optimizer_tensors(self.optimizer)
+        if self.hints is not None:
+            hints = self.hints.state() | optimizer_tensors(self.hint_optimizer)
+            tensors |= {f"hints.{name}": tensor for name, tensor in hints.items()}
         write_tensors(
             path, {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, SCHEMA, provenance,
             counters=json.dumps({"step": self.step, "rng": self.rng.bit_generator.state}),
@@ -219,6 +257,14 @@ class Distillation:
             }
         )
         restore_optimizer(self.optimizer, tensors)
+        if self.hints is not None:
+            hints = {
+                name.removeprefix("hints."): tensor
+                for name, tensor in tensors.items()
+                if name.startswith("hints.")
+            }
+            self.hints.set_state(hints)
+            restore_optimizer(self.hint_optimizer, hints)
         counters = json.loads(metadata["counters"])
         self.step = counters["step"]
         self.rng.bit_generator.state = counters["rng"]
@@ -228,6 +274,24 @@ class Distillation:
         self.pool.shutdown()
 
 
+def hinting_teacher(config: DistillConfig, reader: BufferReader) -> Path:
+    """Return the file of the teacher that gives the hints: the one that recorded the buffer.
+
+    Raises:
+        UserError: there is no such file, or another teacher recorded the buffer.
+    """
+    path = Path(config.teacher) if config.teacher is not None else zoo_teacher(reader.game)
+    if not path.is_file():
+        raise UserError(f"{path}: no such teacher", "give --teacher the file that recorded the buffer")
+    recorded, found = reader.header.provenance.parents.get("teacher"), file_sha256(path)
+    if recorded != found:
+        raise UserError(
+            f"{config.buffer} was recorded by the teacher with SHA-256 {str(recorded)[:12]}, {path} is {found[:12]}",
+            "give --teacher the file that recorded the buffer, or train without hints: --hint_weight 0",
+        )
+    return path
+
+
 def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
     """Distil a student; write ``student.safetensors``, a checkpoint and ``distill.jsonl``.
 
@@ -235,11 +299,17 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
         UserError: an unreadable buffer or checkpoint, a loss that is not finite, a full disk.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1 if compute_device(config.device).type == "cpu" else cores())
+    torch.set_num_threads(cores())
     checkpoint, metrics = run_dir / CHECKPOINT, run_dir / METRICS
-    provenance = Provenance.of(config, config.seed, {"buffer": config.buffer})
+    keep_freed_memory()
+    parents = {"buffer": config.buffer}
     with BufferReader(config.buffer) as reader:
-        training = Distillation(config, reader)
+        teacher = None
+        if config.hint_weight:
+            parents["teacher"] = hinting_teacher(config, reader)
+            teacher = read_teacher(parents["teacher"])[0]
+        provenance = Provenance.of(config, config.seed, parents)
+        training = Distillation(config, reader, teacher)
         if resume and checkpoint.exists():
             training.restore(checkpoint, provenance.parents["buffer"])
         else:

@@ -6,8 +6,6 @@ it *is* the folded integer net, so that its scores are the deployed scores.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,32 +16,7 @@ from student.integer_net import STACK_SHAPE, IntegerNet
 from student.quantise import VARIANCE_EPSILON, NormalisedStep, initial_ternary, ternarise
 from student.torch_net import TorchIntegerNet
 
-STATISTICS_MOMENTUM = 0.05
-
-
-def initial_shadow(
-    shape: tuple[int, ...], inputs: int, generator: torch.Generator, place_HW: Tensor | None = None
-) -> Tensor:
-    """Return shadow weights (O, I, K, K) to begin with.
-
-    With ``inputs`` = 0 they are uniform in [-1, 1] (McKinstry 2018), so that every neuron reads half of its
-    fan-in. Such a deep net is chaotic: one spike more flips about sqrt(fan-in) neurons a layer, and neither
-    signal nor gradient comes through ten layers. With ``inputs`` = n each neuron begins with n random inputs
-    of random sign (shadow +-U(0.5, 0.6)) and zeros elsewhere (shadow U(-0.5, 0.5)); with n = 1 the net begins
-    by handing its first layer's spikes through, and adds inputs as it learns. ``place_HW`` is the probability
-    of each place of the kernel (see :mod:`student.coverage`); None: all alike.
-    """
-    if inputs == 0:
-        return torch.empty(shape).uniform_(-1.0, 1.0, generator=generator)
-    shadow = torch.empty(shape).uniform_(-0.5, 0.5, generator=generator).flatten(1)
-    # The largest of ln p + Gumbel noise: a draw without replacement in proportion to p.
-    keys = -torch.rand(shadow.shape, generator=generator).clamp_min(1e-30).log().clamp_min(1e-30).log()
-    if place_HW is not None:
-        keys = keys.reshape(shape) + place_HW.clamp_min(1e-30).log()
-    chosen = keys.flatten(1).topk(min(inputs, shadow.shape[1]), dim=1).indices
-    magnitude = torch.empty(chosen.shape).uniform_(0.5, 0.6, generator=generator)
-    sign = torch.where(torch.rand(chosen.shape, generator=generator) < 0.5, -1.0, 1.0)
-    return shadow.scatter(1, chosen, magnitude * sign).reshape(shape)
+STATISTICS_MOMENTUM = 0.1
 
 
 class TernaryLayer(nn.Module):
@@ -53,10 +26,8 @@ class TernaryLayer(nn.Module):
         spec: geometry.
         in_channels: features of the input.
         hysteresis: h of :func:`student.quantise.ternarise`.
-        generator: source of the initial shadow weights.
+        generator: source of the initial shadow weights, uniform in [-1, 1] (McKinstry 2018).
         visible: how many rows and columns of the output to compute, see :func:`visible_sizes`.
-        inputs: how many inputs a neuron begins with; 0: see :func:`initial_shadow`.
-        place_HW: probability of each place of the kernel for those inputs; None: all alike.
     """
 
     ternary: Tensor
@@ -69,10 +40,7 @@ class TernaryLayer(nn.Module):
         in_channels: int,
         hysteresis: float,
         generator: torch.Generator,
-        *,
         visible: int,
-        inputs: int = 0,
-        place_HW: Tensor | None = None,
     ) -> None:
         super().__init__()
         if in_channels % spec.groups or spec.features % spec.groups:
@@ -81,7 +49,7 @@ class TernaryLayer(nn.Module):
             )
         self.spec, self.hysteresis, self.visible = spec, hysteresis, visible
         shape = (spec.features, in_channels // spec.groups, spec.kernel, spec.kernel)
-        self.shadow = nn.Parameter(initial_shadow(shape, inputs, generator, place_HW))
+        self.shadow = nn.Parameter(torch.empty(shape).uniform_(-1.0, 1.0, generator=generator))
         self.gamma = nn.Parameter(torch.ones(spec.features))
         self.beta = nn.Parameter(torch.zeros(spec.features))
         self.register_buffer("ternary", initial_ternary(self.shadow.detach()))
@@ -99,7 +67,7 @@ class TernaryLayer(nn.Module):
         return self.shadow + (self.ternary - self.shadow).detach()
 
     def forward(
-        self, x: Tensor, weight: Tensor, penalty: float, renormalise: bool, hardness: float = 1.0
+        self, x: Tensor, weight: Tensor, penalty: float, renormalise: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return (spikes (B, O, H, W), batch mean (O,), batch variance (O,)).
 
@@ -112,7 +80,7 @@ class TernaryLayer(nn.Module):
         spec = self.spec
         s = F.conv2d(self._pad(x), weight, stride=spec.stride, groups=spec.groups)
         running = (self.mu, self.variance) if renormalise else (None, None)
-        return NormalisedStep.apply(s, self.gamma, self.beta, *running, penalty, hardness)
+        return NormalisedStep.apply(s, self.gamma, self.beta, *running, penalty)
 
     def _pad(self, x: Tensor) -> Tensor:
         """Return the first rows and columns that are read, with the zeros around them."""
@@ -137,8 +105,6 @@ class StudentNetwork(nn.Module):
         layers: geometry, first to last.
         actions: A.
         hysteresis: of the ternary weights.
-        inputs: how many inputs a neuron begins with, in the first layer and in the later ones; 0: all.
-        places_HW: for each layer the probability of each place of the kernel for those inputs; None: all alike.
         sparsity: weight of the mean firing rate in the loss.
         seed: of the initial weights.
         dtype: format of the products after the first layer.
@@ -152,8 +118,6 @@ class StudentNetwork(nn.Module):
         actions: int,
         *,
         hysteresis: float = 0.1,
-        inputs: tuple[int, int] = (0, 0),
-        places_HW: Sequence[Tensor] | None = None,
         sparsity: float = 0.0,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
@@ -167,14 +131,7 @@ class StudentNetwork(nn.Module):
         channels, made = input_shape[0], []
         _, *visible = visible_sizes(layers, input_shape[1])
         for index, spec in enumerate(layers):
-            made.append(
-                TernaryLayer(
-                    spec, channels, hysteresis, generator,
-                    visible=visible[index],
-                    inputs=inputs[min(index, 1)],
-                    place_HW=places_HW[index] if places_HW is not None else None,
-                )
-            )  # fmt: skip
+            made.append(TernaryLayer(spec, channels, hysteresis, generator, visible[index]))
             channels = spec.features
         self.layers = nn.ModuleList(made)
         self._integer: TorchIntegerNet | None = None
@@ -189,35 +146,9 @@ class StudentNetwork(nn.Module):
         weights = [
             self._cast(layer.straight_through(), index) for index, layer in enumerate(self.ternary_layers())
         ]
-        rates, statistics = self.propagate(stacks_BCHW, weights)
+        rates, statistics, _ = self.propagate(stacks_BCHW, weights)
         self.absorb([statistics])
         return rates
-
-    def sense_change(self, stacks_BCHW: Tensor, generator: torch.Generator) -> None:
-        """Set the first layer's gains and thresholds so that it fires on what changes, not on the background.
-
-        Most of a game's picture never moves. The gain becomes half the ratio of a feature's deviation over
-        all positions to that over time (at least 1, at most 20), and the threshold lies within one unit
-        of the median, which is the background's value.
-
-        Args:
-            stacks_BCHW: uint8 stacks of different times.
-            generator: source of the thresholds' places.
-        """
-        layer = self.ternary_layers()[0]
-        weight = self.working_weights()[0].detach()
-        spec = layer.spec
-        s = F.conv2d(
-            stacks_BCHW.to(weight.dtype), weight, stride=spec.stride, padding=spec.pad, groups=spec.groups
-        )
-        values = s.transpose(0, 1).flatten(1)
-        variance, mu = torch.var_mean(values, dim=1, correction=0)
-        deviation = (variance + VARIANCE_EPSILON).sqrt()
-        over_time = s.var(dim=0, correction=0).mean(dim=(1, 2)).sqrt()
-        with torch.no_grad():
-            layer.gamma.copy_((0.5 * deviation / over_time.clamp_min(1e-3)).clamp(1.0, 20.0))
-            place = torch.empty(spec.features).uniform_(-1.0, 1.0, generator=generator).to(mu.device)
-            layer.beta.copy_(place - layer.gamma * (values.median(dim=1).values - mu) / deviation)
 
     def propagate(
         self,
@@ -225,21 +156,25 @@ class StudentNetwork(nn.Module):
         weights: list[Tensor],
         *,
         renormalise: bool = False,
-    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """Return (mean votes (B, A), each layer's batch mean and variance), leaving the network as it is.
+    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]], list[Tensor]]:
+        """Return (mean votes (B, A), each layer's batch mean and variance, its spikes); the network stays as it is.
+
+        Only the neurons that a vote depends on are computed, see :func:`student.architectures.visible_sizes`.
 
         Args:
             stacks_BCHW: uint8 stacks.
             weights: what :meth:`working_weights` gives, or straight-through weights in the same formats.
             renormalise: normalise with the running statistics (batch renormalisation), not the batch's.
         """
-        x, statistics = stacks_BCHW, []
+        x, statistics, spikes = stacks_BCHW, [], []
         for layer, weight in zip(self.ternary_layers(), weights, strict=True):
             x, mu, variance = layer(x.to(weight.dtype), weight, self.sparsity, renormalise)
             statistics.append((mu, variance))
+            spikes.append(x)
         rate_BO = x.float().mean(dim=(2, 3))
         used = self.actions * (rate_BO.shape[1] // self.actions)
-        return rate_BO[:, :used].reshape(len(rate_BO), -1, self.actions).mean(dim=1), statistics
+        votes = rate_BO[:, :used].reshape(len(rate_BO), -1, self.actions).mean(dim=1)
+        return votes, statistics, spikes
 
     def working_weights(self) -> list[Tensor]:
         """Return each layer's ternary weights in the compute format, as leaves that collect a gradient.

@@ -50,9 +50,7 @@ class NormalisedStep(torch.autograd.Function):
     The step's surrogate gradient is the triangle dy/dx = max(0, 1 - |x|) (Esser 2016). ``penalty`` adds
     the gradient of penalty * mean(y) to that of the loss: the spike-sparsity term.
 
-    ``hardness`` below 1 mixes in the step whose true derivative the triangle is, see :func:`fire`.
-
-    forward(s, gamma, beta, mean, variance, penalty, hardness) -> (y in s's dtype, the batch's mean (O,) and variance (O,)),
+    forward(s, gamma, beta, mean, variance, penalty) -> (y in s's dtype, the batch's mean (O,) and variance (O,)),
     for s (B, O, H, W); ``mean`` and ``variance`` (O,) are the running ones, or None for the batch's.
     """
 
@@ -65,7 +63,6 @@ class NormalisedStep(torch.autograd.Function):
         mean_O: Tensor | None,
         variance_O: Tensor | None,
         penalty: float,
-        hardness: float = 1.0,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return spikes and the batch's statistics."""
         s = _rows(s_BOHW)
@@ -74,7 +71,7 @@ class NormalisedStep(torch.autograd.Function):
         deviation = torch.rsqrt((batch_variance if variance_O is None else variance_O) + VARIANCE_EPSILON)
         slope = gamma_O * deviation
         offset = beta_O - mean * slope
-        y = fire(s, slope, offset, hardness)
+        y = fire(s, slope, offset)
         scale = torch.rsqrt(batch_variance + VARIANCE_EPSILON)
         ctx.save_for_backward(s, batch_mean, scale, slope, offset, mean, deviation)
         ctx.penalty = penalty
@@ -89,7 +86,7 @@ class NormalisedStep(torch.autograd.Function):
         ds, dx, dx_normal = step_gradient(s, dy, batch_mean, scale, slope, offset, ctx.penalty / s.numel())
         # sum dx (s - m) / d, from the sums over the batch's own normalised values.
         dgamma = (dx_normal / scale + dx * (batch_mean - mean)) * deviation
-        return _image(ds, dy_BOHW.shape), dgamma, dx, None, None, None, None
+        return _image(ds, dy_BOHW.shape), dgamma, dx, None, None, None
 
 
 def _rows(x_BOHW: Tensor) -> Tensor:
@@ -124,24 +121,12 @@ def statistics(s_NO: Tensor) -> tuple[Tensor, Tensor]:
     return variance, mu
 
 
-def fire(s_NO: Tensor, slope_O: Tensor, offset_O: Tensor, hardness: float = 1.0) -> Tensor:
-    """Return h H(x) + (1 - h) S(x) for x = s * slope + offset, in s's dtype.
-
-    H is the step, 1 where x >= 0, and S the triangle's integral: 0 below -1, (1 + x)^2 / 2 up to 0,
-    1 - (1 - x)^2 / 2 up to 1, then 1. ``hardness`` h = 1 is the binary neuron.
-    """
+def fire(s_NO: Tensor, slope_O: Tensor, offset_O: Tensor) -> Tensor:
+    """Return 1 where s * slope + offset >= 0, else 0, in s's dtype."""
     if s_NO.device.type != "cpu":
-        x = torch.addcmul(offset_O, s_NO, slope_O)
-        hard = (x >= 0).to(x.dtype)
-        if hardness < 1.0:
-            tail = 0.5 * (1.0 - x.abs()).clamp_min(0.0).square()
-            hard = hardness * hard + (1.0 - hardness) * torch.where(x >= 0, 1.0 - tail, tail)
-        return hard.to(s_NO.dtype)
+        return (torch.addcmul(offset_O, s_NO, slope_O) >= 0).to(s_NO.dtype)
     y = torch.empty_like(s_NO)
-    if hardness < 1.0:
-        _kernels(s_NO)[2](_bits(s_NO), _array(slope_O), _array(offset_O), np.float32(hardness), _bits(y))
-    else:
-        _kernels(s_NO)[1](_bits(s_NO), _array(slope_O), _array(offset_O), _bits(y))
+    _kernels(s_NO)[1](_bits(s_NO), _array(slope_O), _array(offset_O), _bits(y))
     return y
 
 
@@ -155,7 +140,7 @@ def step_gradient(
     if s_NO.device.type != "cpu":
         return _step_gradient_torch(s_NO, dy_NO, mu, scale, slope, offset, penalty)
     ds, dx_sum, dx_normal_sum = torch.empty_like(s_NO), torch.empty_like(mu), torch.empty_like(mu)
-    _kernels(s_NO)[3](
+    _kernels(s_NO)[2](
         _bits(s_NO), _bits(dy_NO), _array(mu), _array(scale), _array(slope), _array(offset),
         np.float32(penalty), _bits(ds), dx_sum.numpy(), dx_normal_sum.numpy(),
     )  # fmt: skip

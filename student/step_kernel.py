@@ -54,8 +54,8 @@ def _plain(value):  # type: ignore[no-untyped-def]
     return np.float32(value)
 
 
-def _kernels(load: Any, store: Any) -> tuple[Callable[..., None], ...]:
-    """Return (statistics, fire, soften, backward) for one storage format."""
+def _kernels(load: Any, store: Any) -> tuple[Callable[..., None], Callable[..., None], Callable[..., None]]:
+    """Return (statistics, fire, backward) for one storage format."""
 
     @numba.njit(nogil=True, fastmath={"contract", "reassoc", "nsz"})
     def statistics(s, mu, variance):  # type: ignore[no-untyped-def]
@@ -91,19 +91,6 @@ def _kernels(load: Any, store: Any) -> tuple[Callable[..., None], ...]:
                 y[n, o] = one if load(s[n, o]) * slope[o] + offset[o] >= np.float32(0.0) else zero
 
     @numba.njit(nogil=True, fastmath={"contract", "reassoc", "nsz"})
-    def soften(s, slope, offset, hardness, y):  # type: ignore[no-untyped-def]
-        one, zero, half = np.float32(1.0), np.float32(0.0), np.float32(0.5)
-        softness = one - hardness
-        for n in range(s.shape[0]):
-            for o in range(s.shape[1]):
-                x = load(s[n, o]) * slope[o] + offset[o]
-                hard = one if x >= zero else zero
-                inside = max(zero, one - abs(x))
-                tail = half * inside * inside
-                soft = one - tail if x >= zero else tail
-                y[n, o] = store(hard * hardness + soft * softness)
-
-    @numba.njit(nogil=True, fastmath={"contract", "reassoc", "nsz"})
     def backward(s, dy, mu, scale, slope, offset, penalty, ds, dx_sum, dx_normal_sum):  # type: ignore[no-untyped-def]
         rows, features = s.shape
         one, zero = np.float32(1.0), np.float32(0.0)
@@ -137,7 +124,7 @@ def _kernels(load: Any, store: Any) -> tuple[Callable[..., None], ...]:
                 normal = (value - mu[o]) * scale[o]
                 ds[n, o] = store((dx - part[o] - normal * part_normal[o]) * slope[o])
 
-    return statistics, fire, soften, backward
+    return statistics, fire, backward
 
 
 BF16 = _kernels(_load_bf16, _store_bf16)

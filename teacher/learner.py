@@ -206,7 +206,9 @@ class Learner:
     def deployable(self) -> Weights:
         """Return fp32 weights, the mean where ``averaging``, with the pixel offset folded in: a plain Nature net."""
         weights = self.mean if self.config.averaging else self.master
-        return {name: weight.cpu() for name, weight in q_network.fold_offset(weights, self.pixel_offset).items()}
+        return {
+            name: weight.cpu() for name, weight in q_network.fold_offset(weights, self.pixel_offset).items()
+        }
 
     def close(self) -> None:
         """End the gradient threads."""

@@ -24,7 +24,9 @@ def test_pong_is_shipped():
     assert "pong" in GAMES
 
 
-@pytest.mark.parametrize("card", sorted(ROOT.glob("*/*.json")), ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize(
+    "card", sorted(ROOT.glob("*/*.json")), ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
 def test_card_belongs_to_its_file(card):
     document = json.loads(card.read_text())
     assert {"kind", "game", "mean", "ci95", "episodes", "frames"} <= document.keys()

@@ -1,0 +1,156 @@
+"""Distillation on a real buffer of Pong, played by an untrained teacher."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from configs.distill import DistillConfig
+from configs.errors import UserError
+from configs.provenance import Provenance
+from configs.record import RecordConfig
+from dataset import recorder
+from dataset.reader import BufferReader
+from student import distill
+from student.integer_net import load
+from teacher.checkpoint import read_tensors, save_teacher
+from teacher.q_network import initial_weights
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("distill")
+    for seed, name in enumerate(("teacher", "other")):
+        weights = initial_weights(6, torch.Generator().manual_seed(seed))
+        save_teacher(folder / f"{name}.safetensors", weights, "pong", 6, Provenance.of({}, seed=seed))
+    recorder.run(
+        RecordConfig(teacher=folder / "teacher.safetensors", frames=256, num_envs=4, flush_every=128), folder
+    )
+    return folder
+
+
+def config(folder, **changes):
+    options = {
+        "buffer": folder / "buffer.h5", "teacher": folder / "teacher.safetensors",
+        "steps": 5, "batch_size": 8, "log_steps": 2, "hint_components": 4, "validation": 0.1,
+    }  # fmt: skip
+    return DistillConfig(**options | changes)
+
+
+def training(folder, reader, **changes):
+    made = config(folder, **changes)
+    return distill.Distillation(made, reader, initial_weights(6, torch.Generator().manual_seed(0)))
+
+
+def same_tensors(left, right):
+    assert left.keys() == right.keys()
+    for name in left:
+        assert torch.equal(left[name], right[name]), name
+
+
+def state(made):
+    tensors = {f"network.{name}": value.clone() for name, value in made.network.state_dict().items()}
+    return tensors | {f"hints.{name}": value.clone() for name, value in made.hints.state().items()}
+
+
+def test_leaves_a_student_a_curve_and_its_parents(folder, tmp_path):
+    result = distill.run(config(folder), tmp_path)
+    net, provenance = load(tmp_path / "student.safetensors")
+    assert result.finished
+    assert (net.game, net.actions, len(net.layers)) == ("pong", 6, 10)
+    assert set(provenance.parents) == {"buffer", "teacher"}
+    lines = [json.loads(line) for line in (tmp_path / "distill.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [2, 4]
+    assert all(np.isfinite(line["loss"]) and 0 <= line["validation_agreement"] <= 1 for line in lines)
+
+
+def test_a_restored_training_goes_on_bit_for_bit(folder, tmp_path):
+    with BufferReader(folder / "buffer.h5") as reader:
+        whole, first, second = (training(folder, reader) for _ in range(3))
+        for _ in range(5):
+            whole.train_step()
+        for _ in range(2):
+            first.train_step()
+        provenance = Provenance.of(first.config, 0, {"buffer": folder / "buffer.h5"})
+        first.save(tmp_path / "checkpoint", provenance)
+        second.restore(tmp_path / "checkpoint", provenance.parents["buffer"])
+        for _ in range(3):
+            second.train_step()
+        same_tensors(state(whole), state(second))
+        for made in (whole, first, second):
+            made.close()
+
+
+def test_learns_to_repeat_one_batch(folder):
+    """The loss on frames seen over and over falls well below what no knowledge of the frame would give."""
+    with BufferReader(folder / "buffer.h5") as reader:
+        made = training(folder, reader, batch_size=32, steps=60, learning_rate=0.05, temperature=1e-4)
+        stacks, q = made._draw(np.random.default_rng(0))
+        made._draw = lambda rng: (stacks, q)
+        losses = [made.train_step()[0] for _ in range(60)]
+        made.close()
+    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
+
+
+def test_without_hints_no_teacher_is_wanted(folder, tmp_path):
+    result = distill.run(config(folder, hint_weight=0.0, teacher=folder / "missing.safetensors"), tmp_path)
+    assert set(load(result.artefact)[1].parents) == {"buffer"}
+
+
+def test_hints_of_another_teacher_are_refused(folder, tmp_path):
+    with pytest.raises(UserError, match="was recorded by the teacher with SHA-256"):
+        distill.run(config(folder, teacher=folder / "other.safetensors"), tmp_path)
+    with pytest.raises(UserError, match="no such teacher"):
+        distill.run(config(folder, teacher=folder / "missing.safetensors"), tmp_path)
+
+
+def test_resuming_with_another_rate_names_both(folder, tmp_path):
+    distill.run(config(folder), tmp_path)
+    changed = dataclasses.replace(config(folder), learning_rate=0.5)
+    with pytest.raises(UserError, match=r"learning_rate 0\.\d+, now it is 0\.5"):
+        distill.run(changed, tmp_path, resume=True)
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_weights_change(folder):
+    with BufferReader(folder / "buffer.h5") as reader:
+        made = training(folder, reader)
+        before = state(made)
+        made._draw = lambda rng, draw=made._draw: (draw(rng)[0], np.full((8, 6), np.nan, np.float32))
+        with pytest.raises(UserError, match="loss nan is not finite"):
+            made.train_step()
+        same_tensors(before, state(made))
+        made.close()
+
+
+def test_kill_9_loses_nothing_that_was_saved(folder, tmp_path):
+    command = [
+        sys.executable, "-m", "spikestill", "distill", "--buffer", str(folder / "buffer.h5"),
+        "--teacher", str(folder / "teacher.safetensors"), "--run_dir", str(tmp_path), "--steps", "12",
+        "--batch_size", "8", "--hint_components", "4", "--checkpoint_minutes", "0.001",
+    ]  # fmt: skip
+    checkpoint = tmp_path / "distill-checkpoint.safetensors"
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.kill(process.pid, signal.SIGKILL)
+    finally:
+        process.wait()
+    read_tensors(checkpoint, distill.SCHEMA, "")
+    subprocess.run([*command, "--resume"], check=True, capture_output=True)
+    reference = tmp_path / "whole"
+    subprocess.run([*command, "--run_dir", str(reference)], check=True, capture_output=True)
+    resumed, whole = load(tmp_path / "student.safetensors")[0], load(reference / "student.safetensors")[0]
+    for left, right in zip(resumed.layers, whole.layers, strict=True):
+        np.testing.assert_array_equal(left.weight_OIHW, right.weight_OIHW)
+        np.testing.assert_array_equal(left.theta_O, right.theta_O)

@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+import torch
+
+from student.architectures import ARCHITECTURES, architecture
+from student.hints import Hints, hinted_layers, principal_components
+from student.network import StudentNetwork
+from teacher import q_network
+from tests.nets import random_stack
+
+
+def test_hinted_layers_of_the_1chip_net():
+    assert hinted_layers(architecture("1chip")) == [2, 4, 6, 8]
+    for layers in ARCHITECTURES.values():
+        assert 0 not in hinted_layers(layers)
+        assert hinted_layers(layers)[-1] == len(layers) - 2
+
+
+def test_components_are_centred_uncorrelated_and_of_unit_mean_square():
+    units = torch.from_numpy(np.random.default_rng(0).normal(size=(400, 30)) @ np.diag(np.arange(30))).float()
+    units[:, 1:4] = units[:, :1] + 5.0  # of deviation 0: dead
+    mean, projection = principal_components(units, 8)
+    found = (units - mean) @ projection
+    covariance = found.T @ found / len(found)
+    assert found.shape == (400, 8)
+    torch.testing.assert_close(covariance.diagonal().mean(), torch.tensor(1.0))
+    assert (covariance - covariance.diagonal().diag()).abs().max() < 1e-3
+    assert (covariance.diagonal().diff() < 0).all()
+    assert (projection[:4] == 0).all()
+
+
+@pytest.fixture
+def made():
+    torch.manual_seed(0)
+    stacks = torch.from_numpy(np.stack([random_stack(i) for i in range(12)]))
+    network = StudentNetwork(architecture("1chip"), 6)
+    _, _, spikes = network.propagate(stacks, network.working_weights())
+    teacher = q_network.initial_weights(6, torch.Generator().manual_seed(1))
+    chosen = {index: spikes[index] for index in hinted_layers(architecture("1chip"))}
+    return network, stacks, Hints(teacher, stacks, chosen, 4, torch.float32)
+
+
+def test_loss_is_the_squared_error_of_centred_readouts(made):
+    network, stacks, hints = made
+    with torch.no_grad():
+        for parameter in hints.parameters:
+            parameter.uniform_(-0.01, 0.01)
+    _, _, spikes = network.propagate(stacks, network.working_weights())
+    targets = hints.targets(stacks)
+    expected = 0.0
+    for index, layer in enumerate(hints.layers):
+        flat = spikes[layer].detach().permute(0, 2, 3, 1).reshape(len(stacks), -1).double()
+        centred = flat - hints.centres[layer].double()
+        predicted = (
+            centred @ hints.parameters[index].detach().double().T + hints.parameters[4 + index].detach()
+        )
+        expected += float(((predicted - targets) ** 2).mean().detach())
+    assert float(hints.loss(spikes, targets)[0].detach()) == pytest.approx(expected, rel=1e-4)
+
+
+def test_gradient_reaches_every_layer_below_a_readout(made):
+    network, stacks, hints = made
+    with torch.no_grad():
+        for parameter in hints.parameters:
+            parameter.uniform_(-0.01, 0.01)
+    weights = network.working_weights()
+    _, _, spikes = network.propagate(stacks, weights)
+    loss, _ = hints.loss(spikes, hints.targets(stacks))
+    gradients = torch.autograd.grad(loss, weights, allow_unused=True)
+    assert gradients[9] is None
+    assert all(bool((gradient != 0).any()) for gradient in gradients[:9])
+
+
+def test_state_comes_back(made):
+    _, stacks, hints = made
+    state = {name: tensor.clone() for name, tensor in hints.state().items()}
+    with torch.no_grad():
+        for parameter in hints.parameters:
+            parameter.add_(1.0)
+    hints.absorb([[centre + 1.0 for centre in hints.centres.values()]])
+    hints.set_state(state)
+    for name, tensor in hints.state().items():
+        assert torch.equal(tensor, state[name]), name

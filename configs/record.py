@@ -22,6 +22,9 @@ class RecordConfig:
     """Agent steps of all streams to record, 1..1e9, rounded up to whole steps of all streams."""
     epsilon: float = 0.05
     """Probability of a uniformly random action in place of the teacher's, 0..1."""
+    epsilon_high: float | None = None
+    """The same for the last stream; the streams between lie evenly on a log scale (as in Horgan 2018), which shows a
+    student the states that its own mistakes will lead to. 1e-4..1, with ``epsilon`` >= 1e-4; None: all are alike."""
     num_envs: int = 32
     """Streams: games played at a time, 1..1024; two or more are played in two overlapping halves."""
     flush_every: int = 16_384
@@ -34,13 +37,15 @@ class RecordConfig:
     def __post_init__(self) -> None:
         for field, low, high in (
             ("frames", 1, 1e9),
-            ("epsilon", 0, 1),
+            ("epsilon", 0 if self.epsilon_high is None else 1e-4, 1),
             ("num_envs", 1, 1024),
             ("flush_every", 1, 1e9),
             ("compression", 1, 9),
             ("seed", 0, 2**31 - 1),
         ):
             check_range(self, field, low, high)
+        if self.epsilon_high is not None:
+            check_range(self, "epsilon_high", 1e-4, 1)
         if self.teacher is not None and Path(self.teacher).suffix != ".safetensors":
             raise UserError(
                 f"RecordConfig.teacher is {str(self.teacher)!r}, a teacher is a .safetensors file",

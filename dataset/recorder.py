@@ -50,6 +50,14 @@ class Policy(Protocol):
         """Return Q-values (B, A) of uint8 stacks (B, 4, 84, 84)."""
 
 
+def stream_epsilons(config: RecordConfig) -> npt.NDArray[np.float64]:
+    """Return each stream's epsilon (N,): epsilon^(1 - i / (N - 1)) epsilon_high^(i / (N - 1)) for stream i."""
+    if config.epsilon_high is None:
+        return np.full(config.num_envs, config.epsilon)
+    share = np.linspace(0.0, 1.0, config.num_envs)
+    return np.asarray(config.epsilon ** (1.0 - share) * config.epsilon_high**share, np.float64)
+
+
 class StreamGroup:
     """Streams ``low`` .. ``high - 1``, one emulator each, and what the coming row needs to know of them.
 
@@ -63,7 +71,7 @@ class StreamGroup:
 
     def __init__(self, config: RecordConfig, low: int, high: int, session: int, threads: int) -> None:
         self.streams = slice(low, high)
-        self._size, self._epsilon = high - low, config.epsilon
+        self._size, self._epsilon = high - low, stream_epsilons(config)[low:high]
         self._envs = make_vector_env(config.environment, self._size, threads=threads)
         self._rng = np.random.default_rng([config.seed, 11, session, low])
         seeds = np.random.default_rng([config.seed, 12, session]).integers(0, 2**31 - 1, config.num_envs)

@@ -48,7 +48,9 @@ RECALIBRATION_BATCHES = 64
 HINT_BATCHES = 40
 # In the last part of the training the forward pass uses the running statistics, as the deployed net does.
 RENORMALISED_SHARE = 0.1
-FREE_OPTIONS = ("checkpoint_minutes", "buffer", "log_steps", "teacher")
+# Options that may differ between a run and its resumption. ``steps`` lengthens or shortens a training: the learning
+# rate then follows the new length from there on.
+FREE_OPTIONS = ("checkpoint_minutes", "buffer", "log_steps", "teacher", "steps")
 
 
 def learning_rate(config: DistillConfig, step: int) -> float:

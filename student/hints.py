@@ -26,16 +26,12 @@ DEAD_SHARE = 1e-3
 
 
 def hinted_layers(layers: Sequence[LayerSpec]) -> list[int]:
-    """Return the layers that get a readout: those before a spatial kernel, and the last but one.
+    """Return the layers that get a readout: the last two before a spatial kernel, and the last but one.
 
-    The first layer, which has few features on many positions, gets none. In the 1-chip net: 2, 4, 6 and 8.
+    In the 1-chip net (counted from 0): 4, 6 and 8.
     """
-    last = len(layers) - 1
-    return [
-        index
-        for index, (_, above) in enumerate(itertools.pairwise(layers))
-        if index > 0 and (above.kernel > 1 or index == last - 1)
-    ]
+    before = [index for index, (_, above) in enumerate(itertools.pairwise(layers)) if above.kernel > 1]
+    return [*before[-2:], len(layers) - 2]
 
 
 def principal_components(units_BU: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -267,3 +267,19 @@ def test_kill_keeps_what_was_flushed_and_resume_goes_on(tmp_path):
     assert result.finished
     with h5py.File(path) as file:
         assert len(file.attrs["sessions"]) == 4
+
+
+def test_every_stream_explores_at_its_own_rate(tmp_path):
+    path = tmp_path / "buffer.h5"
+    record(LinearPlayer(), small_config(2400, epsilon=0.01, epsilon_high=1.0), path)
+    with BufferFile(path) as file:
+        steps = file.steps
+        random = (steps.action != steps.q_values.argmax(axis=2)).mean(axis=0)
+    expected = np.array([0.01, 0.0464, 0.2154, 1.0]) * 5 / 6
+    assert np.abs(random - expected).max() < 0.08
+    assert (np.diff(random) > 0).all()
+
+
+def test_exploration_below_the_range_is_refused():
+    with pytest.raises(UserError, match=r"epsilon is 0.0, its range is 0.0001..1"):
+        RecordConfig(epsilon=0.0, epsilon_high=0.5)

@@ -10,7 +10,7 @@ from tests.nets import random_stack
 
 
 def test_hinted_layers_of_the_1chip_net():
-    assert hinted_layers(architecture("1chip")) == [2, 4, 6, 8]
+    assert hinted_layers(architecture("1chip")) == [4, 6, 8]
     for layers in ARCHITECTURES.values():
         assert 0 not in hinted_layers(layers)
         assert hinted_layers(layers)[-1] == len(layers) - 2
@@ -52,7 +52,7 @@ def test_loss_is_the_squared_error_of_centred_readouts(made):
         flat = spikes[layer].detach().permute(0, 2, 3, 1).reshape(len(stacks), -1).double()
         centred = flat - hints.centres[layer].double()
         predicted = (
-            centred @ hints.parameters[index].detach().double().T + hints.parameters[4 + index].detach()
+            centred @ hints.parameters[index].detach().double().T + hints.parameters[3 + index].detach()
         )
         expected += float(((predicted - targets) ** 2).mean().detach())
     assert float(hints.loss(spikes, targets)[0].detach()) == pytest.approx(expected, rel=1e-4)
@@ -72,7 +72,7 @@ def test_gradient_reaches_every_layer_below_a_readout(made):
 
 
 def test_state_comes_back(made):
-    _, stacks, hints = made
+    _, _, hints = made
     state = {name: tensor.clone() for name, tensor in hints.state().items()}
     with torch.no_grad():
         for parameter in hints.parameters:

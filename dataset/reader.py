@@ -9,7 +9,6 @@ Axis suffixes: B batch, C the four frames of a stack (oldest first), H height, W
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -187,34 +186,6 @@ class BufferReader:
             stop: end of the steps to draw from; None: all.
         """
         return self.batch(rng.integers(start, len(self) if stop is None else stop, size))
-
-    def prefetch(
-        self, seed: int, size: int, *, first: int = 0, start: int = 0, stop: int | None = None
-    ) -> Iterator[Batch]:
-        """Yield batches for ever, each prepared by a thread while the one before is used.
-
-        Batch number i is drawn with a generator of its own, from ``(seed, i)``: a training that goes on at
-        batch ``first`` sees what it would have seen without the stop.
-
-        Args:
-            seed: seed of the draws.
-            size: B, >= 1.
-            first: number of the first batch.
-            start: first step to draw from.
-            stop: end of the steps to draw from; None: all.
-        """
-        with ThreadPoolExecutor(1, "prefetching") as loader:
-            number = first
-            coming = loader.submit(self.sample, np.random.default_rng([seed, number]), size, start, stop)
-            while True:
-                ready = coming.result()
-                number += 1
-                coming = loader.submit(self.sample, np.random.default_rng([seed, number]), size, start, stop)
-                yield ready
-
-    def first_stacks(self, count: int) -> npt.NDArray[np.uint8]:
-        """Return the stacks of the first ``count`` steps, fewer where there are fewer."""
-        return self.stacks(np.arange(min(count, len(self))))
 
     def spread(self, count: int) -> npt.NDArray[np.int64]:
         """Return ``count`` steps (all, if there are fewer) at even distances over the buffer, rising."""

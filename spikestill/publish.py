@@ -81,7 +81,50 @@ def card(kind: str, game: str, summary: dict[str, Any], path: Path, provenance: 
     }
 
 
-def publish_teacher(game: str, source: Path, folder: Path, episodes: int) -> None:
+def teacher_curve(folder: Path) -> dict[str, Any]:
+    """Return the part of a card that tells how the teacher in a run folder was trained."""
+    points, seconds = curve(folder / "teach.jsonl", ("step", "mean_return_100", "dead_conv1"))
+    return {
+        "training_seconds": round(seconds),
+        "training_frames": 4 * points[-1]["step"],
+        "curve": points,
+    }
+
+
+def ancestors(provenance: Provenance, folders: list[Path]) -> list[dict[str, Any]]:
+    """Return how the teachers were trained that this one went on from, the first one first.
+
+    Args:
+        provenance: the teacher's.
+        folders: where they may lie, each ``teacher.safetensors`` with its card or its ``teach.jsonl`` beside it.
+
+    Raises:
+        UserError: one of them is in no folder.
+    """
+    from teacher.checkpoint import read_teacher
+
+    known = {file_sha256(folder / "teacher.safetensors"): folder for folder in folders}
+    told: list[dict[str, Any]] = []
+    while "initial" in provenance.parents:
+        sha256 = provenance.parents["initial"]
+        if sha256 not in known:
+            raise UserError(
+                f"the teacher went on from one with SHA-256 {sha256[:12]}, which is in none of {len(folders)} folders",
+                "name its folder with --ancestors",
+            )
+        folder = known[sha256]
+        provenance = read_teacher(folder / "teacher.safetensors")[3]
+        saved = folder / "teacher.json"
+        if saved.is_file():
+            told_by_card = json.loads(saved.read_text(encoding="utf-8"))
+            training = {name: told_by_card[name] for name in ("training_seconds", "training_frames", "curve")}
+        else:
+            training = teacher_curve(folder)
+        told.insert(0, {"sha256": sha256, "recipe": provenance.config, **training})
+    return told
+
+
+def publish_teacher(game: str, source: Path, folder: Path, episodes: int, earlier: list[Path]) -> None:
     """Store the teacher in fp16, score it, write ``teacher.json``."""
     from teacher.checkpoint import read_teacher, save_teacher
 
@@ -90,16 +133,11 @@ def publish_teacher(game: str, source: Path, folder: Path, episodes: int) -> Non
         raise UserError(f"{source}: plays {found}, not {game}", f"publish it with the game {found}")
     path = folder / "teacher.safetensors"
     save_teacher(path, weights, game, actions, provenance, half=True)
+    went_on_from = ancestors(provenance, earlier)
     summary = score(game, "teacher", folder, episodes)
-    points, seconds = curve(source.parent / "teach.jsonl", ("step", "mean_return_100", "dead_conv1"))
     document = card("teacher", game, summary, path, provenance)
-    document |= {
-        "random": summary["random"]["mean"],
-        "training_seconds": round(seconds),
-        "training_frames": 4 * points[-1]["step"],
-        "source_sha256": file_sha256(source),
-        "curve": points,
-    }
+    document |= {"random": summary["random"]["mean"], "source_sha256": file_sha256(source)}
+    document |= teacher_curve(source.parent) | {"went_on_from": went_on_from}
     write_text(folder / "teacher.json", json.dumps(document, indent=1) + "\n")
 
 
@@ -117,7 +155,8 @@ def publish_student(game: str, source: Path, folder: Path, episodes: int) -> Non
     mapped.artefact.rename(folder / "core_map-1chip.h5")
     summary = score(game, "student", folder, episodes)
     points, seconds = curve(
-        source.parent / "distill.jsonl", ("step", "loss", "agreement", "validation_agreement")
+        source.parent / "distill.jsonl",
+        ("step", "loss", "agreement", "validation_agreement", "validation_regret"),
     )
     document = card("student", game, summary, path, provenance)
     document |= {
@@ -126,6 +165,7 @@ def publish_student(game: str, source: Path, folder: Path, episodes: int) -> Non
         "teacher": summary["teacher"]["mean"],
         "random": summary["random"]["mean"],
         "agreement": points[-1]["validation_agreement"],
+        "regret": points[-1]["validation_regret"],
         "cores": mapped.summary["cores"],
         "chips": mapped.summary["chips"],
         "training_seconds": round(seconds),
@@ -139,6 +179,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m spikestill.publish", description=__doc__)
     parser.add_argument("game", type=check_game)
     parser.add_argument("--teacher", type=Path, help="teacher.safetensors with teach.jsonl beside it")
+    parser.add_argument(
+        "--ancestors", type=Path, nargs="*", default=[], help="folders of teachers it went on from"
+    )
     parser.add_argument("--student", type=Path, help="student.safetensors with distill.jsonl beside it")
     parser.add_argument("--episodes", type=int, default=100)
     options = parser.parse_args()
@@ -146,7 +189,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         if options.teacher:
-            publish_teacher(options.game, options.teacher, folder, options.episodes)
+            publish_teacher(options.game, options.teacher, folder, options.episodes, options.ancestors)
         if options.student:
             publish_student(options.game, options.student, folder, options.episodes)
     except UserError as error:

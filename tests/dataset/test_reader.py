@@ -1,5 +1,3 @@
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -64,14 +62,6 @@ def test_samples_are_steps_of_the_range_asked_for_and_depend_on_the_generator_al
     assert np.array_equal(batch.actions, times % 3)
     again = reader.sample(np.random.default_rng(1), 500, start=30, stop=60)
     assert all(np.array_equal(one, two) for one, two in zip(batch, again, strict=True))
-
-
-def test_prefetched_batches_go_on_where_an_earlier_run_stopped(reader):
-    whole = list(itertools.islice(reader.prefetch(7, 16), 5))
-    rest = list(itertools.islice(reader.prefetch(7, 16, first=3), 2))
-    for one, two in zip(whole[3:], rest, strict=True):
-        assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
-    assert not np.array_equal(whole[0].stacks, whole[1].stacks)
 
 
 def test_spread_covers_the_buffer_evenly(reader):

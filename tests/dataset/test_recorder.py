@@ -117,7 +117,7 @@ def test_one_stream_is_recorded_too(tmp_path):
     player = WatchedPlayer()
     record(player, small_config(50, num_envs=1), tmp_path / "buffer.h5")
     with BufferReader(tmp_path / "buffer.h5") as reader:
-        assert np.array_equal(reader.first_stacks(50), np.concatenate(player.seen))
+        assert np.array_equal(reader.stacks(np.arange(50)), np.concatenate(player.seen))
 
 
 def test_resume_appends_a_session_and_keeps_what_was_there(tmp_path):

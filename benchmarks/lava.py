@@ -1,19 +1,15 @@
 """Milliseconds a frame of the Lava backends, beside the packed kernel that the fused one wraps.
 
-    python -m benchmarks.lava [--frames 1000] [--student student.safetensors] [--json lava.json]
+    python -m benchmarks.lava [--frames 1000] [--student student.safetensors]
 
 The fused backend and the kernel play a net of the 1-chip geometry (random weights, or the student given);
 the stock backend plays a small net, one frame alone and many in a row, and, with --stock-frames, the large
-net too. The result, with machine, load and commit, is one JSON object on standard output and in the file of
---json.
+net too.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable
@@ -25,7 +21,7 @@ if __name__ == "__main__" and not __package__:
 
 import numpy as np
 
-from configs.provenance import git_commit, versions
+from benchmarks.measurement import finish
 from deploy.lava.fused import FusedLava
 from deploy.lava.stock import StockLava
 from deploy.packed_kernel import PackedNet
@@ -36,20 +32,6 @@ from tests.nets import random_net, random_stack, table1_net
 SMALL_SHAPE = (4, 18, 18)
 SMALL_LAYERS = (LayerSpec(8, 4, 2, 1, 1), LayerSpec(16, 3, 1, 1, 2), LayerSpec(32, 1, 1, 0, 2))
 WARM_UP_FRAMES = 20
-
-
-def machine() -> dict[str, object]:
-    """Return what the figures depend on: processor, cores, load at the start, system."""
-    model = platform.processor()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), model)
-    return {
-        "processor": model,
-        "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 2),
-        "system": platform.platform(),
-    }
 
 
 def latency_ms(play: Callable[[np.ndarray], object], stacks: list[np.ndarray]) -> dict[str, float]:
@@ -95,15 +77,11 @@ def main() -> None:
         "--stock-frames", type=int, default=0, help="frames of the large net in stock Processes"
     )
     parser.add_argument("--student", type=Path, help="student file; default: random weights, 1-chip geometry")
-    parser.add_argument("--json", type=Path, help="also write the result here")
     options = parser.parse_args()
     net = load(options.student)[0] if options.student else table1_net("1chip")
     stacks = [random_stack(seed, net.input_shape) for seed in range(options.frames)]
     result: dict[str, object] = {
         "net": str(options.student or "1chip, random weights"),
-        "machine": machine(),
-        "commit": git_commit(),
-        "versions": versions(),
         "frames": options.frames,
     }
     result["kernel_ms"] = latency_ms(PackedNet(net).votes, stacks)
@@ -114,10 +92,7 @@ def main() -> None:
     result["stock_small_ms"] = stock_ms(random_net(SMALL_LAYERS, 0, input_shape=SMALL_SHAPE), 200)
     if options.stock_frames:
         result["stock_ms"] = stock_ms(net, options.stock_frames)
-    text = json.dumps(result, indent=2)
-    if options.json:
-        options.json.write_text(text + "\n")
-    print(text)
+    finish("lava", result)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
 import sys
@@ -23,6 +24,7 @@ def record(figures: dict[str, Any]) -> dict[str, Any]:
             "processor": processor(),
             "cores": cores(),
             "bf16": native_bf16(),
+            "load": round(os.getloadavg()[0], 2),
             "system": platform.system(),
         },
         "commit": git_commit(),

@@ -126,7 +126,9 @@ def save_config(verb: Verb, config: Any, run_dir: Path) -> None:
 
 def report(verb: Verb, result: StageResult, as_json: bool) -> None:
     """Print a run's summary on standard output."""
-    summary = {**result.summary, "artefact": str(result.artefact), "finished": result.finished}
+    summary = {**result.summary, "finished": result.finished}
+    if verb.writes:
+        summary["artefact"] = str(result.artefact)
     if as_json:
         print(json.dumps(summary, default=str), flush=True)
         return

@@ -1,0 +1,82 @@
+"""Putting a teacher and a student into a zoo: real files, real games, one short one each."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from configs.errors import UserError
+from configs.provenance import Provenance, file_sha256
+from spikestill import publish
+from student.integer_net import load, save
+from teacher.checkpoint import read_teacher, save_teacher
+from teacher.q_network import initial_weights
+from tests.nets import table1_net
+
+LINE = {"step": 64, "seconds": 2.5, "mean_return_100": -20.0, "dead_conv1": 0.0}
+
+
+def write_teacher(folder, seed, parents=None):
+    folder.mkdir()
+    path = folder / "teacher.safetensors"
+    provenance = Provenance.of({"seed": seed}, seed, parents)
+    save_teacher(path, initial_weights(6, torch.Generator().manual_seed(seed)), "pong", 6, provenance)
+    lines = [LINE, LINE | {"step": 128, "seconds": 5.0}, LINE | {"step": 192, "seconds": 1.0}]
+    (folder / "teach.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_curve_adds_the_lengths_of_resumed_runs(tmp_path):
+    write_teacher(tmp_path / "run", 0)
+    points, seconds = publish.curve(tmp_path / "run" / "teach.jsonl", ("step",))
+    assert points == [{"step": 64}, {"step": 128}, {"step": 192}]
+    assert seconds == 6.0
+
+
+def test_ancestors_are_told_from_the_first_to_the_last(tmp_path):
+    first = write_teacher(tmp_path / "first", 1)
+    second = write_teacher(tmp_path / "second", 2, {"initial": first})
+    third = write_teacher(tmp_path / "third", 3, {"initial": second})
+    told = publish.ancestors(read_teacher(third)[3], [second.parent, first.parent])
+    assert [(each["sha256"], each["recipe"]["seed"]) for each in told] == [
+        (file_sha256(first), 1), (file_sha256(second), 2)
+    ]  # fmt: skip
+    assert all(each["training_frames"] == 768 for each in told)
+    with pytest.raises(UserError, match="is in none of 1 folders"):
+        publish.ancestors(read_teacher(third)[3], [first.parent])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_published_pair_has_scored_cards_and_a_core_map(tmp_path, monkeypatch):
+    source = write_teacher(tmp_path / "run", 0)
+    net = table1_net("1chip")
+    save(net, tmp_path / "run" / "student.safetensors", Provenance.of({"seed": 0}, 0, {"teacher": source}))
+    line = {"step": 8, "seconds": 1.0, "loss": 0.5, "agreement": 0.2}
+    line |= {"validation_agreement": 0.25, "validation_regret": 0.75}
+    (tmp_path / "run" / "distill.jsonl").write_text(json.dumps(line) + "\n")
+    folder = tmp_path / "zoo" / "pong"
+    folder.mkdir(parents=True)
+    publish.publish_teacher("pong", source, folder, 1, [])
+    publish.publish_student("pong", tmp_path / "run" / "student.safetensors", folder, 1)
+    teacher = json.loads((folder / "teacher.json").read_text())
+    student = json.loads((folder / "student-1chip.json").read_text())
+    assert teacher["sha256"] == file_sha256(folder / "teacher.safetensors")
+    assert (teacher["kind"], teacher["episodes"], teacher["training_seconds"]) == ("teacher", 1, 6)
+    assert -21 <= teacher["mean"] <= 21
+    assert student["regret"] == 0.75
+    assert 0 < student["cores"] <= 4096
+    assert (folder / "core_map-1chip.h5").is_file()
+    found = load(folder / "student-1chip.safetensors")[0]
+    assert all(
+        (left.weight_OIHW == right.weight_OIHW).all()
+        for left, right in zip(found.layers, net.layers, strict=True)
+    )
+
+
+def test_another_game_is_refused(tmp_path):
+    source = write_teacher(tmp_path / "run", 0)
+    with pytest.raises(UserError, match="plays pong, not breakout"):
+        publish.publish_teacher("breakout", source, tmp_path, 1, [])

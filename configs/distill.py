@@ -18,6 +18,9 @@ class DistillConfig:
 
     buffer: Path = Path("buffer.h5")
     """The HDF5 buffer that ``record`` wrote."""
+    initial: Path | None = None
+    """Checkpoint of another training, ``distill-checkpoint.safetensors``, whose network to go on from, with another
+    buffer, say; None: random weights."""
     architecture: str = "1chip"
     """Net of Table 1: ``1chip``, ``2chip``, ``4chip`` or ``8chip``."""
     loss: Literal["kl", "nll", "mse"] = "kl"

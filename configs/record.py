@@ -18,6 +18,9 @@ class RecordConfig:
     """The game; it must be the teacher's."""
     teacher: Path | None = None
     """Teacher file; None: the zoo's for the game."""
+    student: Path | None = None
+    """Student that plays every second stream, while the Q-values stay the teacher's: what it learns next is what to do
+    where its own play leads (DAgger, Ross 2011); None: the teacher plays all."""
     frames: int = 1_000_000
     """Agent steps of all streams to record, 1..1e9, rounded up to whole steps of all streams."""
     epsilon: float = 0.05

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
@@ -31,8 +31,8 @@ from teacher.machine import cores
 ARTEFACT = "buffer.h5"
 # Blocks that may wait to be packed before the games wait for the disk.
 BLOCKS_IN_FLIGHT = 2
-# Options that may differ between a recording and its resumption; the teacher is compared by its hash.
-FREE_OPTIONS = ("frames", "flush_every", "compression", "teacher")
+# Options that may differ between a recording and its resumption; teacher and student are compared by their hashes.
+FREE_OPTIONS = ("frames", "flush_every", "compression", "teacher", "student")
 
 
 class Policy(Protocol):
@@ -48,6 +48,10 @@ class Policy(Protocol):
 
     def q_values(self, obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """Return Q-values (B, A) of uint8 stacks (B, 4, 84, 84)."""
+
+
+# Gives the actions, int64 (B,), of uint8 stacks (B, 4, 84, 84).
+Player = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.int64]]
 
 
 def stream_epsilons(config: RecordConfig) -> npt.NDArray[np.float64]:
@@ -67,9 +71,19 @@ class StreamGroup:
         high: end of the streams.
         session: row that the session starts at; it gives the session seeds of its own.
         threads: emulator threads.
+        player: who plays every second stream in the policy's place; None: nobody does.
     """
 
-    def __init__(self, config: RecordConfig, low: int, high: int, session: int, threads: int) -> None:
+    def __init__(
+        self,
+        config: RecordConfig,
+        low: int,
+        high: int,
+        session: int,
+        threads: int,
+        player: Player | None = None,
+    ) -> None:
+        self._player, self._played = player, slice(low % 2, None, 2)
         self.streams = slice(low, high)
         self._size, self._epsilon = high - low, stream_epsilons(config)[low:high]
         self._envs = make_vector_env(config.environment, self._size, threads=threads)
@@ -107,7 +121,10 @@ class StreamGroup:
                 "train the teacher again, or give another one",
             )
         explore = self._rng.random(self._size) < self._epsilon
-        action = np.where(explore, self._rng.integers(0, policy.actions, self._size), q.argmax(axis=1))
+        greedy = q.argmax(axis=1)
+        if self._player is not None and len(greedy[self._played]):
+            greedy[self._played] = self._player(stacks[self._played])
+        action = np.where(explore, self._rng.integers(0, policy.actions, self._size), greedy)
         self._envs.send(action.astype(np.int64))
         frames_NRP[part, row] = stacks[:, -1].reshape(self._size, PIXELS)
         steps.q_values[row, part] = q
@@ -173,6 +190,7 @@ def record(
     *,
     resume: bool = False,
     parents: Mapping[str, Path] | None = None,
+    player: Player | None = None,
 ) -> StageResult:
     """Record ``policy``'s play into the buffer at ``path``.
 
@@ -181,7 +199,8 @@ def record(
         config: the options; ``config.teacher`` is not read.
         path: the buffer.
         resume: append to what is there up to ``config.frames``; every stream starts a new game.
-        parents: files that the policy comes from, hashed into the provenance.
+        parents: files that the policy and the player come from, hashed into the provenance.
+        player: who plays every second stream, the even ones; the Q-values are the policy's there too.
 
     Raises:
         UserError: the policy is of another game or gives a Q-value that is not finite, the disk is full, or
@@ -208,7 +227,7 @@ def record(
         )
     with writer:
         first, began = writer.rows, time.monotonic()
-        rows = _play(policy, config, writer, target) if first < target else first
+        rows = _play(policy, config, writer, target, player) if first < target else first
         seconds = time.monotonic() - began
     with BufferFile(path) as written:
         returns = game_returns(written.steps)
@@ -232,7 +251,7 @@ def _reopen(path: Path, config: RecordConfig, provenance: Provenance) -> BufferW
     try:
         saved, now = (
             {name: value for name, value in record.config.items() if name not in FREE_OPTIONS}
-            | {"teacher": record.parents.get("teacher")}
+            | {role: record.parents.get(role) for role in ("teacher", "student")}
             for record in (writer.header.provenance, provenance)
         )
         check_same_config(saved, now, path)
@@ -242,12 +261,16 @@ def _reopen(path: Path, config: RecordConfig, provenance: Provenance) -> BufferW
     return writer
 
 
-def _play(policy: Policy, config: RecordConfig, writer: BufferWriter, target: int) -> int:
+def _play(
+    policy: Policy, config: RecordConfig, writer: BufferWriter, target: int, player: Player | None
+) -> int:
     """Record rows until there are ``target`` or the user stops it; return how many there are."""
     streams, first = config.num_envs, writer.rows
     bounds = [0, streams // 2, streams] if streams > 1 else [0, streams]
     threads = max(1, cores() // 2)
-    groups = [StreamGroup(config, low, high, first, threads) for low, high in itertools.pairwise(bounds)]
+    groups = [
+        StreamGroup(config, low, high, first, threads, player) for low, high in itertools.pairwise(bounds)
+    ]
     background = BackgroundWriter(writer, -(-config.flush_every // streams))
     row, room = first, writer.room()
     try:
@@ -278,8 +301,10 @@ def _play(policy: Policy, config: RecordConfig, writer: BufferWriter, target: in
     return row
 
 
-def run(config: RecordConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
-    """Record ``buffer.h5`` in ``run_dir``.
+def run(
+    config: RecordConfig, run_dir: Path, *, resume: bool = False, player: Player | None = None
+) -> StageResult:
+    """Record ``buffer.h5`` in ``run_dir``; ``player`` is ``config.student``, ready to play.
 
     Raises:
         UserError: see :func:`record`; the teacher cannot be read.
@@ -293,7 +318,8 @@ def run(config: RecordConfig, run_dir: Path, *, resume: bool = False) -> StageRe
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, cores() // 2))
     try:
-        return record(policy, config, run_dir / ARTEFACT, resume=resume, parents={"teacher": teacher})
+        parents = {"teacher": teacher} | ({"student": config.student} if config.student is not None else {})
+        return record(policy, config, run_dir / ARTEFACT, resume=resume, parents=parents, player=player)
     finally:
         torch.set_num_threads(threads)
 

@@ -85,7 +85,7 @@ VERBS: dict[str, Verb] = {
             example="spikestill record pong --frames 100000 --run_dir runs/pong\n"
             "    writes runs/pong/buffer.h5 with 100,000 frames of the zoo's Pong teacher",
             config="configs.record:RecordConfig",
-            function="dataset.recorder:run",
+            function="student.rollout:run",
             artefact=artefacts.BUFFER,
             positional="environment.game",
             resumable=True,

@@ -50,7 +50,7 @@ HINT_BATCHES = 40
 RENORMALISED_SHARE = 0.1
 # Options that may differ between a run and its resumption. ``steps`` lengthens or shortens a training: the learning
 # rate then follows the new length from there on.
-FREE_OPTIONS = ("checkpoint_minutes", "buffer", "log_steps", "teacher", "steps")
+FREE_OPTIONS = ("checkpoint_minutes", "buffer", "log_steps", "teacher", "steps", "initial")
 
 
 def learning_rate(config: DistillConfig, step: int) -> float:
@@ -104,9 +104,29 @@ class Distillation:
         self.pool = ThreadPoolExecutor(
             self.shares, "gradient", initializer=torch.set_num_threads, initargs=(1,)
         )
+        if config.initial is not None:
+            self._begin_with(config.initial)
         self.hints = self._make_hints(teacher) if teacher is not None else None
         hinted = self.hints.parameters if self.hints is not None else [torch.zeros(1, requires_grad=True)]
         self.hint_optimizer = torch.optim.Adam(hinted, lr=config.hint_learning_rate, fused=True)
+
+    def _begin_with(self, checkpoint: Path) -> None:
+        tensors, metadata = read_tensors(
+            checkpoint, SCHEMA, "give a distill-checkpoint.safetensors, or leave it out"
+        )
+        theirs = json.loads(metadata["config"])["architecture"]
+        if theirs != self.config.architecture:
+            raise UserError(
+                f"{checkpoint}: trains a {theirs} student, not {self.config.architecture}",
+                f"give --architecture {theirs}, or another checkpoint",
+            )
+        self._load_network(tensors)
+
+    def _load_network(self, tensors: dict[str, Tensor]) -> None:
+        prefix = "network."
+        self.network.load_state_dict(
+            {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        )
 
     def _make_hints(self, teacher: Weights) -> Hints:
         rng = np.random.default_rng([self.config.seed, 8])
@@ -251,13 +271,7 @@ class Distillation:
                 f"{path}: was trained on another buffer than {self.config.buffer}",
                 "give that buffer, or start again without --resume",
             )
-        self.network.load_state_dict(
-            {
-                name.removeprefix("network."): tensor
-                for name, tensor in tensors.items()
-                if name.startswith("network.")
-            }
-        )
+        self._load_network(tensors)
         restore_optimizer(self.optimizer, tensors)
         if self.hints is not None:
             hints = {
@@ -305,6 +319,8 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
     checkpoint, metrics = run_dir / CHECKPOINT, run_dir / METRICS
     keep_freed_memory()
     parents = {"buffer": config.buffer}
+    if config.initial is not None:
+        parents["initial"] = config.initial
     with BufferReader(config.buffer) as reader:
         teacher = None
         if config.hint_weight:

@@ -90,6 +90,21 @@ def test_a_restored_training_goes_on_bit_for_bit(folder, tmp_path):
             made.close()
 
 
+def test_goes_on_from_another_trainings_network(folder, tmp_path):
+    distill.run(config(folder), tmp_path)
+    checkpoint = tmp_path / distill.CHECKPOINT
+    saved, _ = read_tensors(checkpoint, distill.SCHEMA, "")
+    with BufferReader(folder / "buffer.h5") as reader:
+        made = training(folder, reader, initial=checkpoint, seed=3)
+        for name, tensor in made.network.state_dict().items():
+            assert torch.equal(tensor, saved[f"network.{name}"]), name
+        made.close()
+    with pytest.raises(UserError, match="trains a 1chip student, not 2chip"):
+        distill.run(config(folder, initial=checkpoint, architecture="2chip"), tmp_path / "other")
+    result = distill.run(config(folder, initial=checkpoint), tmp_path / "next")
+    assert set(load(result.artefact)[1].parents) == {"buffer", "teacher", "initial"}
+
+
 def test_learns_to_repeat_one_batch(folder):
     """The loss on frames seen over and over falls well below what no knowledge of the frame would give."""
     with BufferReader(folder / "buffer.h5") as reader:

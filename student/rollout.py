@@ -1,0 +1,53 @@
+"""The ``record`` verb: the teacher plays, or teacher and student play side by side.
+
+Recording knows nothing of students (imports point down); here one is made into a player for it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from configs.errors import UserError
+from configs.record import RecordConfig
+from configs.stage import StageResult
+from dataset import recorder
+
+
+def student_player(path: Path, game: str) -> recorder.Player:
+    """Return the player that takes the student's actions: the argmax of its votes, ties to the lowest.
+
+    Raises:
+        UserError: the file cannot be read, or the student plays another game.
+    """
+    import torch
+
+    from student.integer_net import load
+    from student.torch_net import TorchIntegerNet
+    from teacher.learner import compute_dtype
+
+    net, _ = load(path)
+    if net.game != game:
+        raise UserError(f"{path}: plays {net.game}, the environment is {game}", f"give a student of {game}")
+    player = TorchIntegerNet(net, dtype=compute_dtype("auto", torch.device("cpu")))
+
+    def play(stacks_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+        # PyTorch's argmax promises no order among equals, NumPy's takes the lowest.
+        stacks = torch.from_numpy(np.ascontiguousarray(stacks_BCHW))
+        return np.asarray(player.votes(stacks).numpy().argmax(axis=1), np.int64)
+
+    return play
+
+
+def run(config: RecordConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
+    """Record ``buffer.h5`` in ``run_dir``.
+
+    Raises:
+        UserError: see :func:`dataset.recorder.record`; teacher or student cannot be read.
+    """
+    player = None
+    if config.student is not None:
+        player = student_player(config.student, config.environment.game)
+    return recorder.run(config, run_dir, resume=resume, player=player)

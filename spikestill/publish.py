@@ -91,33 +91,49 @@ def teacher_curve(folder: Path) -> dict[str, Any]:
     }
 
 
-def ancestors(provenance: Provenance, folders: list[Path]) -> list[dict[str, Any]]:
-    """Return how the teachers were trained that this one went on from, the first one first.
+def student_curve(folder: Path) -> dict[str, Any]:
+    """Return the part of a card that tells how the student in a run folder was trained."""
+    keys = ("step", "loss", "agreement", "validation_agreement", "validation_regret")
+    points, seconds = curve(folder / "distill.jsonl", keys)
+    return {"training_seconds": round(seconds), "curve": points}
+
+
+def ancestors(kind: str, provenance: Provenance, folders: list[Path]) -> list[dict[str, Any]]:
+    """Return how the networks were trained that this one went on from (``--initial``), the first one first.
 
     Args:
-        provenance: the teacher's.
-        folders: where they may lie, each ``teacher.safetensors`` with its card or its ``teach.jsonl`` beside it.
+        kind: ``teacher`` or ``student``.
+        provenance: of the last one.
+        folders: where they may lie, each with ``teacher.safetensors`` or ``distill-checkpoint.safetensors``, and
+            its card or its learning curve beside it.
 
     Raises:
         UserError: one of them is in no folder.
     """
-    from teacher.checkpoint import read_teacher
+    from student import distill
+    from teacher import checkpoint
 
-    known = {file_sha256(folder / "teacher.safetensors"): folder for folder in folders}
+    name, schema = "teacher.safetensors", checkpoint.TEACHER_SCHEMA
+    if kind == "student":
+        name, schema = distill.CHECKPOINT, distill.SCHEMA
+    known = {file_sha256(folder / name): folder for folder in folders if (folder / name).is_file()}
     told: list[dict[str, Any]] = []
     while "initial" in provenance.parents:
         sha256 = provenance.parents["initial"]
         if sha256 not in known:
             raise UserError(
-                f"the teacher went on from one with SHA-256 {sha256[:12]}, which is in none of {len(folders)} folders",
+                f"the {kind} went on from one with SHA-256 {sha256[:12]}, which is in none of {len(folders)} folders",
                 "name its folder with --ancestors",
             )
         folder = known[sha256]
-        provenance = read_teacher(folder / "teacher.safetensors")[3]
+        metadata = checkpoint.read_tensors(folder / name, schema, "name its folder with --ancestors")[1]
+        provenance = Provenance.from_json(metadata["provenance"])
         saved = folder / "teacher.json"
-        if saved.is_file():
+        if kind == "student":
+            training = student_curve(folder)
+        elif saved.is_file():
             told_by_card = json.loads(saved.read_text(encoding="utf-8"))
-            training = {name: told_by_card[name] for name in ("training_seconds", "training_frames", "curve")}
+            training = {key: told_by_card[key] for key in ("training_seconds", "training_frames", "curve")}
         else:
             training = teacher_curve(folder)
         told.insert(0, {"sha256": sha256, "recipe": provenance.config, **training})
@@ -133,7 +149,7 @@ def publish_teacher(game: str, source: Path, folder: Path, episodes: int, earlie
         raise UserError(f"{source}: plays {found}, not {game}", f"publish it with the game {found}")
     path = folder / "teacher.safetensors"
     save_teacher(path, weights, game, actions, provenance, half=True)
-    went_on_from = ancestors(provenance, earlier)
+    went_on_from = ancestors("teacher", provenance, earlier)
     summary = score(game, "teacher", folder, episodes)
     document = card("teacher", game, summary, path, provenance)
     document |= {"random": summary["random"]["mean"], "source_sha256": file_sha256(source)}
@@ -141,7 +157,7 @@ def publish_teacher(game: str, source: Path, folder: Path, episodes: int, earlie
     write_text(folder / "teacher.json", json.dumps(document, indent=1) + "\n")
 
 
-def publish_student(game: str, source: Path, folder: Path, episodes: int) -> None:
+def publish_student(game: str, source: Path, folder: Path, episodes: int, earlier: list[Path]) -> None:
     """Copy the student, map it, score it, write ``student-1chip.json``."""
     from deploy import mapping
     from student.integer_net import load
@@ -149,27 +165,25 @@ def publish_student(game: str, source: Path, folder: Path, episodes: int) -> Non
     net, provenance = load(source)
     if net.game != game:
         raise UserError(f"{source}: plays {net.game}, not {game}", f"publish it with the game {net.game}")
+    went_on_from = ancestors("student", provenance, earlier)
     path = folder / "student-1chip.safetensors"
     shutil.copyfile(source, path)
     mapped = mapping.run(MapConfig(student=str(path), hardware="ns1e"), folder)
     mapped.artefact.rename(folder / "core_map-1chip.h5")
     summary = score(game, "student", folder, episodes)
-    points, seconds = curve(
-        source.parent / "distill.jsonl",
-        ("step", "loss", "agreement", "validation_agreement", "validation_regret"),
-    )
+    training = student_curve(source.parent)
     document = card("student", game, summary, path, provenance)
     document |= {
         "percent_of_teacher": summary["percent_of_teacher"],
         "percent_of_margin": summary["percent_of_margin"],
         "teacher": summary["teacher"]["mean"],
         "random": summary["random"]["mean"],
-        "agreement": points[-1]["validation_agreement"],
-        "regret": points[-1]["validation_regret"],
+        "agreement": training["curve"][-1]["validation_agreement"],
+        "regret": training["curve"][-1]["validation_regret"],
         "cores": mapped.summary["cores"],
         "chips": mapped.summary["chips"],
-        "training_seconds": round(seconds),
-        "curve": points,
+        **training,
+        "went_on_from": went_on_from,
     }
     write_text(folder / "student-1chip.json", json.dumps(document, indent=1) + "\n")
 
@@ -180,7 +194,7 @@ def main() -> None:
     parser.add_argument("game", type=check_game)
     parser.add_argument("--teacher", type=Path, help="teacher.safetensors with teach.jsonl beside it")
     parser.add_argument(
-        "--ancestors", type=Path, nargs="*", default=[], help="folders of teachers it went on from"
+        "--ancestors", type=Path, nargs="*", default=[], help="folders of the networks that it went on from"
     )
     parser.add_argument("--student", type=Path, help="student.safetensors with distill.jsonl beside it")
     parser.add_argument("--episodes", type=int, default=100)
@@ -191,7 +205,7 @@ def main() -> None:
         if options.teacher:
             publish_teacher(options.game, options.teacher, folder, options.episodes, options.ancestors)
         if options.student:
-            publish_student(options.game, options.student, folder, options.episodes)
+            publish_student(options.game, options.student, folder, options.episodes, options.ancestors)
     except UserError as error:
         sys.exit(str(error))
 

@@ -39,13 +39,13 @@ def test_ancestors_are_told_from_the_first_to_the_last(tmp_path):
     first = write_teacher(tmp_path / "first", 1)
     second = write_teacher(tmp_path / "second", 2, {"initial": first})
     third = write_teacher(tmp_path / "third", 3, {"initial": second})
-    told = publish.ancestors(read_teacher(third)[3], [second.parent, first.parent])
+    told = publish.ancestors("teacher", read_teacher(third)[3], [second.parent, first.parent])
     assert [(each["sha256"], each["recipe"]["seed"]) for each in told] == [
         (file_sha256(first), 1), (file_sha256(second), 2)
     ]  # fmt: skip
     assert all(each["training_frames"] == 768 for each in told)
     with pytest.raises(UserError, match="is in none of 1 folders"):
-        publish.ancestors(read_teacher(third)[3], [first.parent])
+        publish.ancestors("teacher", read_teacher(third)[3], [first.parent])
 
 
 @pytest.mark.slow
@@ -60,7 +60,7 @@ def test_a_published_pair_has_scored_cards_and_a_core_map(tmp_path, monkeypatch)
     folder = tmp_path / "zoo" / "pong"
     folder.mkdir(parents=True)
     publish.publish_teacher("pong", source, folder, 1, [])
-    publish.publish_student("pong", tmp_path / "run" / "student.safetensors", folder, 1)
+    publish.publish_student("pong", tmp_path / "run" / "student.safetensors", folder, 1, [])
     teacher = json.loads((folder / "teacher.json").read_text())
     student = json.loads((folder / "student-1chip.json").read_text())
     assert teacher["sha256"] == file_sha256(folder / "teacher.safetensors")

@@ -29,7 +29,7 @@ def record(figures: dict[str, Any]) -> dict[str, Any]:
         },
         "commit": git_commit(),
         "versions": versions(),
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
 

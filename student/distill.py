@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import time
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from configs.distill import DistillConfig
 from configs.errors import UserError
+from configs.loading import plain
 from configs.progress import Progress
 from configs.provenance import Provenance, file_sha256
 from configs.stage import StageResult, stop_on_signal
@@ -107,8 +107,10 @@ class Distillation:
         if config.initial is not None:
             self._begin_with(config.initial)
         self.hints = self._make_hints(teacher) if teacher is not None else None
-        hinted = self.hints.parameters if self.hints is not None else [torch.zeros(1, requires_grad=True)]
-        self.hint_optimizer = torch.optim.Adam(hinted, lr=config.hint_learning_rate, fused=True)
+        if self.hints is not None:
+            self.hint_optimizer = torch.optim.Adam(
+                self.hints.parameters, lr=config.hint_learning_rate, fused=True
+            )
 
     def _begin_with(self, checkpoint: Path) -> None:
         tensors, metadata = read_tensors(
@@ -250,7 +252,7 @@ class Distillation:
         write_tensors(
             path, {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, SCHEMA, provenance,
             counters=json.dumps({"step": self.step, "rng": self.rng.bit_generator.state}),
-            config=json.dumps(dataclasses.asdict(self.config), default=str),
+            config=json.dumps(plain(self.config)),
         )  # fmt: skip
 
     def restore(self, path: Path, parent: str) -> None:
@@ -264,8 +266,7 @@ class Distillation:
             UserError: the file cannot be read, or belongs to another buffer or other options.
         """
         tensors, metadata = read_tensors(path, SCHEMA, "start again without --resume")
-        given = json.loads(json.dumps(dataclasses.asdict(self.config), default=str))
-        check_same_config(json.loads(metadata["config"]), given, path, FREE_OPTIONS)
+        check_same_config(json.loads(metadata["config"]), plain(self.config), path, FREE_OPTIONS)
         if Provenance.from_json(metadata["provenance"]).parents.get("buffer") != parent:
             raise UserError(
                 f"{path}: was trained on another buffer than {self.config.buffer}",

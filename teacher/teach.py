@@ -7,7 +7,6 @@ result does not depend on which of the two is faster, and a resumed run equals o
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from collections import deque
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 
 from configs.errors import UserError
+from configs.loading import plain
 from configs.progress import Progress
 from configs.provenance import Provenance
 from configs.stage import StageResult, stop_on_signal
@@ -159,7 +159,7 @@ class Training:
         }  # fmt: skip
         write_tensors(
             path, tensors, CHECKPOINT_SCHEMA, provenance,
-            counters=json.dumps(counters), config=json.dumps(_plain(self.config)),
+            counters=json.dumps(counters), config=json.dumps(plain(self.config)),
         )  # fmt: skip
 
     def restore(self, path: Path) -> None:
@@ -169,7 +169,7 @@ class Training:
             UserError: the file cannot be read, or was written with other options.
         """
         tensors, metadata = read_tensors(path, CHECKPOINT_SCHEMA, "start again without --resume")
-        check_same_config(json.loads(metadata["config"]), _plain(self.config), path)
+        check_same_config(json.loads(metadata["config"]), plain(self.config), path)
         parts: dict[str, dict[str, Any]] = {"learner": {}, "actor": {}, "replay": {}}
         for name, tensor in tensors.items():
             part, _, inner = name.partition(".")
@@ -188,11 +188,6 @@ class Training:
         self.pool.shutdown()
         self.learner.close()
         self.actor.close()
-
-
-def _plain(config: TeachConfig) -> dict[str, Any]:
-    options = dataclasses.asdict(config)
-    return options | {"initial": options["initial"] and str(options["initial"])}
 
 
 def _initial_weights(config: TeachConfig, actions: int) -> Weights:

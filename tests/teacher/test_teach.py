@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -14,7 +15,10 @@ from configs.environment import EnvironmentConfig
 from configs.errors import UserError
 from configs.stage import StageResult
 from configs.teach import TeachConfig
+from teacher import q_network
+from teacher.checkpoint import read_teacher
 from teacher.learner import Learner
+from teacher.policy import load_teacher
 from teacher.teach import ARTEFACT, CHECKPOINT, METRICS, Training, exploration_rate, learning_rate, run
 
 TINY = TeachConfig(
@@ -139,3 +143,21 @@ def test_options_out_of_range_are_named():
         TeachConfig(update_period=12)
     with pytest.raises(UserError, match="replay_capacity 100 leaves 3 frames"):
         TeachConfig(replay_capacity=100)
+
+
+def test_goes_on_from_a_teacher_without_changing_what_it_says(tmp_path):
+    source = run(TINY, tmp_path / "first").artefact
+    config = dataclasses.replace(
+        TINY, initial=source, averaging=0.9, center_pixels=True, precision="fp32", seed=5
+    )
+    training = Training(config)
+    stacks = np.random.default_rng(0).integers(0, 256, (4, 4, 84, 84), np.uint8)
+    expected = load_teacher(source).q_values(stacks)
+    training.learner.center(87.0)
+    deployed = training.learner.deployable()
+    training.close()
+    found = q_network.q_values(deployed, torch.from_numpy(stacks)).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+    result = run(config, tmp_path / "second")
+    assert result.finished
+    assert set(read_teacher(result.artefact)[3].parents) == {"initial"}

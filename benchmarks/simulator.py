@@ -65,7 +65,10 @@ def dense(net: IntegerNet, memory_format: torch.memory_format) -> Callable[[np.n
         with torch.inference_mode():
             x = torch.from_numpy(stack_CHW)[None].float()
             for layer, weight, theta in zip(net.layers, weights, thetas, strict=True):
-                s = torch.nn.functional.conv2d(x, weight, None, layer.stride, layer.pad, 1, layer.groups)
+                inner = torch.nn.functional.pad(x, [min(layer.pad, 0)] * 4)
+                s = torch.nn.functional.conv2d(
+                    inner, weight, None, layer.stride, max(layer.pad, 0), 1, layer.groups
+                )
                 x = (s >= theta).float()
             return x.sum(dim=(0, 2, 3))[:used].view(-1, actions).sum(dim=0).long().numpy()
 

@@ -1,7 +1,8 @@
 """The transduction layer: 8-bit pixels to spikes, on the host, exact and on one thread.
 
 y[o, r, c] = 1 iff sum_i,u,v w[o, i, u, v] x[i, r S + u - P, c S + v - P] >= theta[o], with x in 0..255,
-w in {-1, 0, +1}, stride S, zero padding P (docs/architecture.md, the exactness contract).
+w in {-1, 0, +1}, stride S and P zeros around the input; a P below zero leaves pixels out
+(docs/architecture.md, the exactness contract).
 
 Way: the padded input is split into S x S phase planes per channel. In the plane of phase (u mod S, v mod S)
 the pixels that tap (u, v) brings to all output positions lie one after another, so a tap of a feature is one
@@ -85,12 +86,13 @@ def split_phases(stack_CHW, geometry, planes):  # type: ignore[no-untyped-def]
     """Write the padded uint8 stack into flat int16 phase planes; ``planes`` must be zero."""
     stride, pad, plane_height, plane_width = geometry[0], geometry[1], geometry[2], geometry[3]
     channels, height, width = stack_CHW.shape
+    left_out = max(-pad, 0)
     for channel in range(channels):
-        for row in range(height):
+        for row in range(left_out, height - left_out):
             phase_row, plane_row = (row + pad) % stride, (row + pad) // stride
             for phase in range(stride):
-                first = (phase - pad) % stride
-                count = (width - first + stride - 1) // stride
+                first = left_out + (phase - pad - left_out) % stride
+                count = (width - left_out - first + stride - 1) // stride
                 plane = (channel * stride + phase_row) * stride + phase
                 start = (plane * plane_height + plane_row) * plane_width + (first + pad) // stride
                 for index in range(count):

@@ -9,7 +9,7 @@ from configs.errors import UserError, nearest
 
 
 class LayerSpec(NamedTuple):
-    """Geometry of one layer: output features, kernel size, stride, zero padding, groups."""
+    """Geometry of one layer: output features, kernel size, stride, zero padding (< 0: pixels left out), groups."""
 
     features: int
     kernel: int
@@ -64,6 +64,21 @@ def visible_sizes(layers: Sequence[LayerSpec], size: int) -> list[int]:
     for spec, inside in zip(reversed(layers), reversed(sizes[:-1]), strict=True):
         visible.append(min(inside, (visible[-1] - 1) * spec.stride + spec.kernel - spec.pad))
     return visible[::-1]
+
+
+def centred(layers: Sequence[LayerSpec], size: int) -> tuple[LayerSpec, ...]:
+    """Return the layers with the first one's padding such that what the net sees lies in the picture's middle.
+
+    The weights, and the neurons that matter, are the same. The 1-chip net, whose kernels cover 76 pixels a side,
+    then sees 4..79 of 0..83, not 0..73: its padding of 2 becomes -4. The others of Table 1 see all as published.
+
+    Args:
+        layers: geometry, first to last.
+        size: side of the square input.
+    """
+    first = layers[0]
+    covered = (visible_sizes(layers, size)[1] - 1) * first.stride + first.kernel
+    return (first._replace(pad=-((size - covered) // 2)), *layers[1:])
 
 
 def architecture(name: str) -> tuple[LayerSpec, ...]:

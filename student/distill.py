@@ -22,7 +22,7 @@ from configs.stage import StageResult, stop_on_signal
 from dataset.reader import BufferReader
 from dataset.recorder import zoo_teacher
 from student import integer_net
-from student.architectures import architecture
+from student.architectures import architecture, centred
 from student.hints import Hints, hinted_layers
 from student.losses import distillation_loss
 from student.network import StudentNetwork
@@ -77,8 +77,11 @@ class Distillation:
         self.device = compute_device(config.device)
         self.rng = np.random.default_rng([config.seed, 6])
         self.held_out = int(len(reader) * config.validation)
+        self.layers = architecture(config.architecture)
+        if config.window == "centred":
+            self.layers = centred(self.layers, integer_net.STACK_SHAPE[1])
         self.network = StudentNetwork(
-            architecture(config.architecture),
+            self.layers,
             reader.actions,
             hysteresis=config.hysteresis,
             sparsity=config.sparsity,
@@ -116,12 +119,13 @@ class Distillation:
         tensors, metadata = read_tensors(
             checkpoint, SCHEMA, "give a distill-checkpoint.safetensors, or leave it out"
         )
-        theirs = json.loads(metadata["config"])["architecture"]
-        if theirs != self.config.architecture:
-            raise UserError(
-                f"{checkpoint}: trains a {theirs} student, not {self.config.architecture}",
-                f"give --architecture {theirs}, or another checkpoint",
-            )
+        theirs, config = json.loads(metadata["config"]), plain(self.config)
+        for option in ("architecture", "window"):
+            if theirs[option] != config[option]:
+                raise UserError(
+                    f"{checkpoint}: trains a student of {option} {theirs[option]}, not {config[option]}",
+                    f"give --{option} {theirs[option]}, or another checkpoint",
+                )
         self._load_network(tensors)
 
     def _load_network(self, tensors: dict[str, Tensor]) -> None:
@@ -137,7 +141,7 @@ class Distillation:
             _, _, spikes = self.network.propagate(
                 stacks[: self.config.batch_size], self.network.working_weights()
             )
-        chosen = {index: spikes[index] for index in hinted_layers(architecture(self.config.architecture))}
+        chosen = {index: spikes[index] for index in hinted_layers(self.layers)}
         return Hints(teacher, stacks, chosen, self.config.hint_components, self.network.dtype)
 
     def _stacks(self, stacks_BCHW: np.ndarray) -> Tensor:

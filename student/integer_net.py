@@ -38,7 +38,7 @@ class IntegerLayer:
         weight_OIHW: int8, values -1, 0, +1, shape (O, C_in / groups, K, K).
         theta_O: int32 thresholds, one per output feature; y = 1 iff s >= theta.
         stride: step of the kernel, >= 1.
-        pad: zeros added on every side, >= 0.
+        pad: zeros added on every side; below zero, in the first layer of a net only: pixels left out there.
         groups: divides both C_in and O.
     """
 
@@ -58,10 +58,9 @@ class IntegerLayer:
             )
         if weight.size and (weight.min() < -1 or weight.max() > 1):
             raise ValueError(f"weights must lie in -1..1, got {weight.min()}..{weight.max()}")
-        if self.stride < 1 or self.pad < 0 or self.groups < 1 or weight.shape[0] % self.groups:
+        if self.stride < 1 or self.groups < 1 or weight.shape[0] % self.groups:
             raise ValueError(
-                f"stride {self.stride} (>= 1), pad {self.pad} (>= 0), groups {self.groups} "
-                f"(must divide {weight.shape[0]} features)"
+                f"stride {self.stride} (>= 1), groups {self.groups} (must divide {weight.shape[0]} features)"
             )
 
     @property
@@ -134,6 +133,8 @@ class IntegerNet:
         found: list[tuple[int, int, int]] = []
         shape = self.input_shape
         for index, layer in enumerate(self.layers):
+            if index and layer.pad < 0:
+                raise ValueError(f"layer {index}: pad {layer.pad}, only the first layer's may be below zero")
             try:
                 shape = layer.output_shape(shape)
             except ValueError as error:
@@ -160,7 +161,9 @@ def layer_sums(layer: IntegerLayer, x_CHW: npt.NDArray[np.uint8]) -> npt.NDArray
         x_CHW: uint8 input, (C, H, W).
     """
     features, height, width = layer.output_shape(tuple(x_CHW.shape))  # type: ignore[arg-type]
-    padded = np.pad(x_CHW.astype(np.int64), ((0, 0), (layer.pad, layer.pad), (layer.pad, layer.pad)))
+    zeros, left_out = max(layer.pad, 0), max(-layer.pad, 0)
+    inner = x_CHW[:, left_out : x_CHW.shape[1] - left_out, left_out : x_CHW.shape[2] - left_out]
+    padded = np.pad(inner.astype(np.int64), ((0, 0), (zeros, zeros), (zeros, zeros)))
     per_in, per_out = layer.in_channels // layer.groups, features // layer.groups
     weight = layer.weight_OIHW.astype(np.int64).reshape(layer.groups, per_out, -1)
     sums = np.empty((features, height, width), np.int64)

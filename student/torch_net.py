@@ -75,7 +75,9 @@ class TorchIntegerNet:
 
 def convolve(x: Tensor, weight: Tensor, layer: IntegerLayer) -> Tensor:
     """Return s = sum w x of one layer."""
-    return F.conv2d(x, weight, stride=layer.stride, padding=layer.pad, groups=layer.groups)
+    if layer.pad < 0:
+        x = F.pad(x, [layer.pad] * 4)
+    return F.conv2d(x, weight, stride=layer.stride, padding=max(layer.pad, 0), groups=layer.groups)
 
 
 def count_votes(spikes_BOHW: Tensor, actions: int) -> Tensor:

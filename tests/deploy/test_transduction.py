@@ -22,7 +22,8 @@ def layers_and_stacks(draw: st.DrawFn) -> tuple[IntegerLayer, np.ndarray]:
     """Any geometry that fits, any density, thresholds on and around the sums that occur."""
     groups = draw(st.integers(1, 3))
     per_in, per_out = draw(st.integers(1, 3)), draw(st.integers(1, 4))
-    height, width, pad = draw(st.integers(1, 13)), draw(st.integers(1, 13)), draw(st.integers(0, 3))
+    height, width, pad = draw(st.integers(1, 13)), draw(st.integers(1, 13)), draw(st.integers(-5, 3))
+    pad = max(pad, -((min(height, width) - 1) // 2))
     kernel = draw(st.integers(1, min(8, min(height, width) + 2 * pad)))
     stride = draw(st.integers(1, 5))
     rng = np.random.default_rng(draw(st.integers(0, 2**31)))

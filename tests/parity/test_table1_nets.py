@@ -11,9 +11,10 @@ from deploy.lava.loader import available
 from deploy.mapping import map_net
 from deploy.packed_kernel import PackedNet
 from deploy.simulator import CoreSimulator
+from student.architectures import LayerSpec, architecture, centred
 from student.integer_net import count_votes, naive_forward
 from student.torch_net import TorchIntegerNet
-from tests.nets import random_stack, table1_net
+from tests.nets import random_net, random_stack, table1_net
 
 
 @pytest.mark.parametrize(("name", "frames"), [("1chip", 8), ("2chip", 4), ("4chip", 2), ("8chip", 1)])
@@ -30,8 +31,9 @@ def test_packed_kernel_equals_pytorch(name: str, frames: int) -> None:
         assert np.array_equal(packed.votes(stack), votes[frame])
 
 
-def test_the_1_chip_net_on_every_rung() -> None:
-    net = table1_net("1chip", seed=2)
+@pytest.mark.parametrize("layers", [architecture("1chip"), centred(architecture("1chip"), 84)])
+def test_the_1_chip_net_on_every_rung(layers: tuple[LayerSpec, ...]) -> None:
+    net = random_net(layers, seed=2)
     stacks = np.stack([random_stack(10), np.zeros((4, 84, 84), np.uint8), random_stack(11)])
     wanted = [naive_forward(net, stack) for stack in stacks]
     votes = np.stack([count_votes(layers[-1], net.actions) for layers in wanted])

@@ -56,6 +56,13 @@ def test_table_1_nets_have_the_counted_neurons(name, neurons):
     assert table1_net(name).neurons() == neurons
 
 
+def test_only_the_first_layer_leaves_pixels_out():
+    layers = (LayerSpec(8, 8, 8, -2, 1), LayerSpec(7, 3, 2, -1, 1))
+    assert random_net(layers[:1], 0).shapes() == [(8, 10, 10)]
+    with pytest.raises(ValueError, match="layer 1: pad -1, only the first"):
+        random_net(layers, 0)
+
+
 def test_file_round_trip(tmp_path):
     net = random_net((LayerSpec(8, 8, 8, 0, 1), LayerSpec(7, 3, 2, 1, 1)), 0, actions=3)
     provenance = Provenance.of({"a": 1}, 5)

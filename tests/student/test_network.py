@@ -3,7 +3,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from student.architectures import ARCHITECTURES, LayerSpec, architecture, visible_sizes
+from student.architectures import ARCHITECTURES, LayerSpec, architecture, centred, visible_sizes
 from student.integer_net import count_votes, naive_forward
 from student.network import StudentNetwork
 from tests.nets import random_stack
@@ -108,20 +108,37 @@ def test_visible_sizes_are_what_a_vote_depends_on(name):
     assert visible_sizes(layers, 84) == [max(rows) + 1 for rows in reversed(needed)]
 
 
-def test_unseen_pixels_change_no_vote_and_are_not_computed():
-    network, stacks = trained(architecture("1chip"))
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_centred_net_sees_the_middle_with_the_same_neurons(name):
+    published = architecture(name)
+    layers = centred(published, 84)
+    assert layers[1:] == published[1:]
+    assert visible_sizes(layers, 84)[1:] == visible_sizes(published, 84)[1:]
+    last = (visible_sizes(layers, 84)[1] - 1) * layers[0].stride + layers[0].kernel - layers[0].pad
+    assert layers[0].pad == {"1chip": -4}.get(name, published[0].pad)
+    assert last - 84 == layers[0].pad
+
+
+@pytest.mark.parametrize(("layers", "first", "last"), [
+    (architecture("1chip"), 0, 74), (centred(architecture("1chip"), 84), 4, 80),
+])  # fmt: skip
+def test_unseen_pixels_change_no_vote_and_are_not_computed(layers, first, last):
+    network, stacks = trained(layers)
     changed = stacks.clone()
-    changed[:, :, 74:] = 0
-    changed[:, :, :, 74:] = 255
+    changed[:, :, last:] = 0
+    changed[:, :, :, last:] = 255
+    changed[:, :, :first] = 0
+    changed[:, :, :, :first] = 255
     weights = network.working_weights()
     votes, _, spikes = network.propagate(stacks, weights)
     torch.testing.assert_close(network.propagate(changed, weights)[0], votes, rtol=0, atol=0)
     assert [layer.shape[-1] for layer in spikes] == [18, 9, 9, 8, 8, 2, 2, 1, 1, 1]
 
 
-def test_cropped_training_forward_fires_as_the_integer_net():
+@pytest.mark.parametrize("layers", [architecture("1chip"), centred(architecture("1chip"), 84)])
+def test_cropped_training_forward_fires_as_the_integer_net(layers):
     """With the running statistics the training's spikes are the deployed net's, where both are computed."""
-    network, stacks = trained(architecture("1chip"))
+    network, stacks = trained(layers)
     _, _, spikes = network.propagate(stacks, network.working_weights(), renormalise=True)
     for cropped, whole in zip(spikes, network.integer().spikes(stacks), strict=True):
         size = cropped.shape[-1]

@@ -154,7 +154,7 @@ def publish_teacher(game: str, source: Path, folder: Path, episodes: int, earlie
     document = card("teacher", game, summary, path, provenance)
     document |= {"random": summary["random"]["mean"], "source_sha256": file_sha256(source)}
     document |= teacher_curve(source.parent) | {"went_on_from": went_on_from}
-    write_text(folder / "teacher.json", json.dumps(document, indent=1) + "\n")
+    write_text(folder / "teacher.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def publish_student(game: str, source: Path, folder: Path, episodes: int, earlier: list[Path]) -> None:
@@ -185,7 +185,7 @@ def publish_student(game: str, source: Path, folder: Path, episodes: int, earlie
         **training,
         "went_on_from": went_on_from,
     }
-    write_text(folder / "student-1chip.json", json.dumps(document, indent=1) + "\n")
+    write_text(folder / "student-1chip.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def main() -> None:

@@ -131,9 +131,9 @@ class Training:
         self.returns.extend(transition.returns)
         self.games += len(transition.returns)
 
-    def mean_return(self) -> float:
-        """Return the mean raw score of the last 100 games, NaN before the first."""
-        return float(np.mean(self.returns)) if self.returns else float("nan")
+    def mean_return(self) -> float | None:
+        """Return the mean raw score of the last 100 games, None before the first."""
+        return float(np.mean(self.returns)) if self.returns else None
 
     def dead_units(self) -> list[float]:
         """Return the fraction of dead units of every hidden layer on 64 states of the replay."""
@@ -241,7 +241,8 @@ def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageRes
         while training.step < config.steps and not stop:
             before = training.step
             reports = training.round()
-            bar.advance(training.step - before, score=training.mean_return(), games=training.games)
+            score = training.mean_return()
+            bar.advance(training.step - before, score="-" if score is None else score, games=training.games)
             if reports and training.learner.updates // LOG_UPDATES > logged:
                 logged = training.learner.updates // LOG_UPDATES
                 elapsed = time.monotonic() - began

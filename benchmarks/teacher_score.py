@@ -1,0 +1,115 @@
+"""Seconds until a Pong teacher's last 100 games average 18: our ``teach-fast`` beside Stable-Baselines3's DQN.
+
+    pip install stable-baselines3==2.9.2 opencv-python-headless
+    python -m benchmarks.teacher_score [--target 18] [--times 5] [--seed 0]
+
+The games are the training's own, exploration included, as both programs print them. Stable-Baselines3 has the
+settings that its zoo gives for Atari (batch 32, an update per 4 steps, replay of 100,000, Adam 1e-4, exploration down
+to 0.01 within a million steps), but 8 environments, which makes it faster. It plays after ours, on the same cores, for
+at most ``--times`` as long as ours took; the result says where it stood then. Hours on two cores: let nothing else run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measurement import finish
+
+GAMES = 100
+ZOO_STEPS = 10_000_000
+
+
+def ours(target: float, seed: int) -> dict[str, Any]:
+    """Train by the recipe, whole, until the last games average ``target``; return seconds, steps, curve."""
+    from configs.loading import find_recipe, load
+    from configs.teach import TeachConfig
+    from teacher.teach import Training
+
+    config = load(TeachConfig, find_recipe("teach-fast"), {"seed": seed})
+    curve: list[tuple[int, int, float | None]] = []
+    score: float | None = None
+    began = time.perf_counter()
+    training = Training(config)
+    while training.step < config.steps:
+        training.round()
+        elapsed, score = time.perf_counter() - began, training.mean_return()
+        if len(curve) < elapsed // 60:
+            curve.append((round(elapsed), training.step, score))
+            print("teach", *curve[-1], flush=True)
+        if len(training.returns) >= GAMES and score is not None and score >= target:
+            break
+    training.close()
+    return {
+        "seconds": time.perf_counter() - began, "steps": training.step, "mean_return_100": score,
+        "reached": score is not None and score >= target, "curve": curve,
+    }  # fmt: skip
+
+
+def peer(target: float, seed: int, limit_s: float) -> dict[str, Any]:
+    """Train Stable-Baselines3's DQN until it averages ``target`` or ``limit_s`` have passed; return the same."""
+    from stable_baselines3 import DQN
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_atari_env
+    from stable_baselines3.common.vec_env import VecFrameStack
+
+    curve: list[tuple[int, int, float | None]] = []
+    began = time.perf_counter()
+
+    class Watch(BaseCallback):
+        score: float | None = None
+
+        def _on_step(self) -> bool:
+            games = [game["r"] for game in self.model.ep_info_buffer]
+            self.score = float(np.mean(games)) if games else None
+            elapsed = time.perf_counter() - began
+            if len(curve) < elapsed // 60:
+                curve.append((round(elapsed), self.num_timesteps, self.score))
+                print("stable-baselines3", *curve[-1], flush=True)
+            there = len(games) >= GAMES and self.score is not None and self.score >= target
+            return not there and elapsed < limit_s
+
+    environments = VecFrameStack(make_atari_env("PongNoFrameskip-v4", n_envs=8, seed=seed), 4)
+    model = DQN(
+        "CnnPolicy", environments, buffer_size=100_000, learning_rate=1e-4, batch_size=32, learning_starts=100_000,
+        target_update_interval=1_000, train_freq=1, gradient_steps=2, exploration_fraction=0.1,
+        exploration_final_eps=0.01, seed=seed,
+    )  # fmt: skip
+    watch = Watch()
+    model.learn(ZOO_STEPS, callback=watch)
+    return {
+        "seconds": time.perf_counter() - began, "steps": model.num_timesteps, "mean_return_100": watch.score,
+        "reached": watch.score is not None and watch.score >= target, "curve": curve,
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Run both and write ``benchmarks/results/teacher_score.json``."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--target", type=float, default=18.0, help="mean return of the last 100 games")
+    parser.add_argument(
+        "--times", type=float, default=5.0, help="how often our time Stable-Baselines3 may take"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    fast = ours(options.target, options.seed)
+    theirs = peer(options.target, options.seed, options.times * fast["seconds"])
+    ratio = theirs["seconds"] / fast["seconds"]
+    finish(
+        "teacher_score",
+        {
+            "target": options.target,
+            "teach_fast": fast,
+            "stable_baselines3_dqn": theirs,
+            "ratio" if theirs["reached"] else "ratio_at_least": ratio,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

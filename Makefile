@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet 'pip>=23'
 	$(BIN)/python -m pip install -c constraints.txt torch
-	$(BIN)/python -m pip install -c constraints.txt --editable '.[lava,dev]'
+	$(BIN)/python -m pip install -c constraints.txt --editable '.[lava,nir,dev]'
 	$(BIN)/python -m pip install -c constraints.txt --no-deps --ignore-requires-python lava-nc
 	@touch $@
 

@@ -17,6 +17,7 @@ INPUTS: dict[str, dict[str, str]] = {
     "distill": {"buffer": BUFFER, "teacher": TEACHER},
     "map": {"student": STUDENT},
     "verify": {"student": STUDENT, "core_map": CORE_MAP, "buffer": BUFFER},
+    "export": {"student": STUDENT, "core_map": CORE_MAP, "buffer": BUFFER},
     "play": {"teacher": TEACHER, "student": STUDENT, "core_map": CORE_MAP},
     "evaluate": {"teacher": TEACHER, "student": STUDENT, "core_map": CORE_MAP},
 }

@@ -12,9 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from configs.artefacts import VERIFY
 from configs.atomic import write_text
 from configs.errors import UserError
@@ -24,6 +21,7 @@ from configs.provenance import Provenance, file_sha256
 from configs.stage import StageResult, stop_on_signal
 from configs.verify import VerifyConfig
 from deploy.core_map import CoreMap, load
+from deploy.frames import Frames
 from deploy.ladder import (
     REFERENCE,
     Difference,
@@ -36,7 +34,7 @@ from deploy.ladder import (
 )
 from deploy.mapping import map_net
 from deploy.simulator import CoreSimulator
-from student.integer_net import STACK_SHAPE, IntegerNet
+from student.integer_net import IntegerNet
 from student.integer_net import load as load_student
 
 SCHEMA = "spikestill.verify"
@@ -56,11 +54,12 @@ def run(config: VerifyConfig, run_dir: Path, *, resume: bool = False) -> StageRe
             ``verify.json`` is written): the first layer, neuron and frame are named.
     """
     net, _ = load_student(config.student)
-    with contextlib.closing(_Frames(config, net)) as frames:
+    frames = Frames(config.buffer, config.frames, config.seed, net.input_shape, config.student)
+    with contextlib.closing(frames):
         return _verify(config, net, frames, Path(run_dir) / VERIFY)
 
 
-def _verify(config: VerifyConfig, net: IntegerNet, frames: _Frames, artefact: Path) -> StageResult:
+def _verify(config: VerifyConfig, net: IntegerNet, frames: Frames, artefact: Path) -> StageResult:
     core_map, unmapped = _core_map(config, net)
     rungs = [naive_rung(net, config.naive_frames), packed_rung(net, len(frames))]
     if config.naive_frames == 0:
@@ -103,49 +102,6 @@ def _verify(config: VerifyConfig, net: IntegerNet, frames: _Frames, artefact: Pa
     return StageResult(artefact, summary)
 
 
-class _Frames:
-    """The stacks to compare on: from a buffer, drawn without repetition, or random pixels."""
-
-    def __init__(self, config: VerifyConfig, net: IntegerNet) -> None:
-        self._reader: Any = None
-        self._seed, self._shape = config.seed, tuple(net.input_shape)
-        self.indices: npt.NDArray[np.int64] = np.arange(config.frames, dtype=np.int64)
-        if config.buffer is None:
-            self.source = "random"
-            return
-        if net.input_shape != STACK_SHAPE:
-            raise UserError(
-                f"{config.student} reads input of shape {net.input_shape}, a buffer has {STACK_SHAPE}",
-                "leave --buffer away: random frames are used",
-            )
-        from dataset.reader import BufferReader
-
-        self.source = "buffer"
-        self._reader = BufferReader(config.buffer)
-        available = len(self._reader)
-        rng = np.random.default_rng(config.seed)
-        self.indices = np.sort(rng.choice(available, min(config.frames, available), replace=False))
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def stacks(self, begin: int, end: int) -> npt.NDArray[np.uint8]:
-        """Return frames ``begin`` to ``end``, uint8 (B, C, H, W)."""
-        if self._reader is None:
-            return np.stack(
-                [
-                    np.random.default_rng([self._seed, index]).integers(0, 256, self._shape, np.uint8)
-                    for index in self.indices[begin:end].tolist()
-                ]
-            )
-        return np.asarray(self._reader.stacks(self.indices[begin:end]))
-
-    def close(self) -> None:
-        """Close the buffer."""
-        if self._reader is not None:
-            self._reader.close()
-
-
 def _core_map(config: VerifyConfig, net: IntegerNet) -> tuple[CoreMap | None, str]:
     """Return the core map, or None and why the student has none."""
     if config.core_map is None:
@@ -172,7 +128,7 @@ def _stranger(config: VerifyConfig, core_map: CoreMap | None) -> str:
     return f" ({config.core_map} was mapped from another student file than {config.student})"
 
 
-def _climb(net: IntegerNet, frames: _Frames, rungs: list[Rung]) -> tuple[float, int]:
+def _climb(net: IntegerNet, frames: Frames, rungs: list[Rung]) -> tuple[float, int]:
     """Play all frames on all rungs; return the reference's seconds and the frames done."""
     reference, seconds, done = torch_player(net), 0.0, 0
     size = max(1, min(CHUNK_FRAMES, CHUNK_NEURONS // net.neurons()))
@@ -189,7 +145,7 @@ def _climb(net: IntegerNet, frames: _Frames, rungs: list[Rung]) -> tuple[float, 
     return seconds, done
 
 
-def _plain(difference: Difference, frames: _Frames) -> dict[str, Any]:
+def _plain(difference: Difference, frames: Frames) -> dict[str, Any]:
     """Return a difference as JSON values, with the frame's index in the buffer."""
     return {
         "rung": difference.rung,

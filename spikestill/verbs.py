@@ -119,6 +119,15 @@ VERBS: dict[str, Verb] = {
             artefact=artefacts.VERIFY,
         ),
         Verb(
+            name="export",
+            summary="write a student for RANC, NIR or lava-dl",
+            example="spikestill export nir --run_dir runs/pong\n"
+            "    reads runs/pong/student.safetensors and writes runs/pong/student.nir; ranc and netx go likewise",
+            config="configs.exporting:ExportConfig",
+            function="deploy.export:run",
+            positional="to",
+        ),
+        Verb(
             name="play",
             summary="play in real time, 60 emulator frames a second",
             example="spikestill play pong --seconds 60\n"

@@ -1,0 +1,40 @@
+"""Options of ``spikestill export``."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from configs.teach import check_range
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+    """A student or its core map for other people's simulators and hardware."""
+
+    to: Literal["ranc", "nir", "netx"]
+    """ranc: the core map and the packets of some frames, for RANC's simulator; nir: a graph of the Neuromorphic
+    Intermediate Representation; netx: lava-dl's network exchange format, for Loihi."""
+    student: Path = Path("student.safetensors")
+    """The student that ``distill`` wrote, for nir and netx."""
+    core_map: Path = Path("core_map.h5")
+    """The core map that ``map`` wrote, for ranc."""
+    buffer: Path | None = None
+    """ranc: the buffer to take frames from; None: random pixels."""
+    frames: int = 4
+    """ranc: frames whose packets are written, one enters at every tick, 1..100000."""
+    seed: int = 0
+    """ranc: seed of the choice of frames, 0..2**31 - 1."""
+    form: Literal["threshold", "lif"] = "threshold"
+    """nir: neurons as Threshold nodes, or as LIF nodes without memory for simulators that read no Threshold."""
+    dt: float = 1e-4
+    """nir, form lif: time step of the simulator that will read it, seconds, > 0."""
+    kernels: Literal["full", "grouped"] = "full"
+    """nir: full kernels, zero where groups do not meet, which every reader takes; grouped ones are smaller, but
+    ``nir.read`` 1.0.8 wants ``type_check=False`` for them."""
+
+    def __post_init__(self) -> None:
+        check_range(self, "frames", 1, 1e5)
+        check_range(self, "seed", 0, 2**31 - 1)
+        check_range(self, "dt", 1e-12, 1e3)

@@ -1,0 +1,71 @@
+"""The ``export`` stage: a student or its core map in another program's format."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from configs.exporting import ExportConfig
+from configs.stage import StageResult
+from deploy.core_map import load as load_core_map
+from deploy.exports import netx, nir_graph, ranc
+from deploy.frames import Frames
+from student.integer_net import load as load_student
+
+NIR, NETX, RANC = "student.nir", "student.net", "ranc"
+
+
+def run(config: ExportConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
+    """Write ``ranc/``, ``student.nir`` or ``student.net`` into ``run_dir``; print what the format's fields must hold.
+
+    An export takes seconds, so ``resume`` does it anew.
+
+    Raises:
+        UserError: the student or core map cannot be read, a value does not fit the target's fields, the package
+            that writes the format is missing, or the disk is full.
+    """
+    began, run_dir = time.monotonic(), Path(run_dir)
+    summary: dict[str, Any] = {"to": config.to}
+    if config.to == "ranc":
+        core_map = load_core_map(config.core_map)
+        frames = Frames(config.buffer, config.frames, config.seed, core_map.input_shape, config.core_map)
+        with contextlib.closing(frames):
+            stacks_BCHW = frames.stacks(0, len(frames))
+        layout = ranc.write(core_map, stacks_BCHW, run_dir / RANC)
+        artefact = run_dir / RANC / ranc.INPUT
+        summary |= {
+            "cores": core_map.cores,
+            "chips": len(layout["chips"]),
+            "frames": layout["frames"],
+            "ticks_to_run": layout["ticks_to_run"],
+            "ranges": layout["ranges"],
+        }
+    else:
+        net, _ = load_student(config.student)
+        summary["layers"] = len(net.layers)
+        if config.to == "nir":
+            artefact = run_dir / NIR
+            nir_graph.write(net, artefact, config.form, config.dt, config.kernels == "full")
+            summary |= {"form": config.form, "kernels": config.kernels}
+        else:
+            artefact = run_dir / NETX
+            summary["ranges"] = netx.write(net, artefact)
+    if "ranges" in summary:
+        print(range_table(summary["ranges"]), file=sys.stderr)
+    summary |= {"bytes": artefact.stat().st_size, "seconds": round(time.monotonic() - began, 2)}
+    return StageResult(artefact, summary)
+
+
+def range_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the range report as text, a line a field."""
+    lines = [f"{'field':<18}{'asked':>14}{'held':>16}"]
+    for row in rows:
+        asked = f"{row['low']}..{row['high']}"
+        held = f"{row['allowed'][0]}..{row['allowed'][1]}"
+        note = "" if row["fits"] else "  more than RANC's RTL holds; its simulator takes it"
+        lines.append(f"{row['field']:<18}{asked:>14}{held:>16}{note}")
+    return "\n".join(lines)

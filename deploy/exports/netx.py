@@ -1,0 +1,118 @@
+"""An integer net's layers on the cores in lava-dl's network exchange format, HDF5 for ``lava.lib.dl.netx``.
+
+``/layer/0`` is the input, the transduction layer's spikes; ``/layer/1`` and on are convolutions with CUBA neurons
+without memory: both decays 4096 of 4096, threshold 0, bias 1 - theta, so that a neuron fires iff s + 1 - theta > 0, iff
+s >= theta. The transduction layer runs on the host; ``/transduction`` holds it, and readers of netx pass over it.
+Format: lava-dl, netx's documentation.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from configs.atomic import atomic_path
+from configs.errors import UserError
+from student.integer_net import IntegerLayer, IntegerNet, sum_bound
+
+if TYPE_CHECKING:
+    import h5py
+
+FULL_DECAY = 4096
+WEIGHT_BITS, BIAS_BITS, STATE_BITS = 8, 13, 23
+"""Signed widths on Loihi: a synaptic weight, a bias mantissa, current and voltage."""
+
+
+def write(net: IntegerNet, path: Path) -> list[dict[str, Any]]:
+    """Write the net; return what it asks of Loihi's fields and what they hold, one row a field.
+
+    Raises:
+        UserError: the net has no layer for the cores, a parameter exceeds Loihi's width, or the disk is full.
+    """
+    import h5py
+
+    if len(net.layers) < 2:
+        raise UserError(
+            "the net has only the transduction layer, which runs on the host; at least 2 layers are wanted",
+            "export a student with layers for the cores",
+        )
+    rows = check_ranges(net)
+    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+        shapes = net.shapes()
+        _input(file.create_group("layer/0"), shapes[0])
+        for index, (layer, shape) in enumerate(zip(net.layers[1:], shapes[1:], strict=True), start=1):
+            _convolution(file.create_group(f"layer/{index}"), layer, shape)
+        host = file.create_group("transduction")
+        first = net.layers[0]
+        host.create_dataset("weight", data=first.weight_OIHW, compression="gzip")
+        host.create_dataset("theta", data=first.theta_O)
+        host.attrs["geometry"] = json.dumps({
+            "stride": first.stride, "pad": first.pad, "groups": first.groups, "input_shape": list(net.input_shape),
+            "actions": net.actions, "game": net.game,
+        })  # fmt: skip
+    return rows
+
+
+def check_ranges(net: IntegerNet) -> list[dict[str, Any]]:
+    """Return one row a field: ``field``, ``low``, ``high``, ``allowed`` [low, high], ``fits``.
+
+    Raises:
+        UserError: a bias or a sum does not fit; layer and feature are named.
+    """
+    found: dict[str, list[int]] = {"weight": [-1, 1], "bias": [0, 0], "state": [0, 0]}
+    for index, layer in enumerate(net.layers):
+        if index == 0:
+            continue
+        bias, bound = 1 - _theta(layer), sum_bound(layer, first=False)
+        for field, low, high, bits in (
+            ("bias", bias, bias, BIAS_BITS),
+            ("state", bias - bound, bias + bound, STATE_BITS),
+        ):
+            limit = 1 << (bits - 1)
+            bad = np.flatnonzero((low < -limit) | (high >= limit))
+            if bad.size:
+                raise UserError(
+                    f"layer {index}, feature {bad[0]}: {field} {low[bad[0]]}..{high[bad[0]]}, Loihi holds "
+                    f"{-limit}..{limit - 1}",
+                    "use more groups or a smaller kernel in that layer",
+                )
+            found[field] = [min(found[field][0], int(low.min())), max(found[field][1], int(high.max()))]
+    rows: list[dict[str, Any]] = []
+    for field, width in (("weight", WEIGHT_BITS), ("bias", BIAS_BITS), ("state", STATE_BITS)):
+        allowed = [-(1 << (width - 1)), (1 << (width - 1)) - 1]
+        least, most = found[field]
+        rows.append({"field": field, "low": least, "high": most, "allowed": allowed, "fits": True})
+    return rows
+
+
+def _theta(layer: IntegerLayer) -> np.ndarray:
+    """Return theta where it matters, -P..P + 1, int64 (O,)."""
+    bound = sum_bound(layer, first=False)
+    return np.clip(layer.theta_O.astype(np.int64), -bound, bound + 1)
+
+
+def _input(group: h5py.Group, shape: tuple[int, int, int]) -> None:
+    _describe(group, "input", shape)
+
+
+def _convolution(group: h5py.Group, layer: IntegerLayer, shape: tuple[int, int, int]) -> None:
+    _describe(group, "conv", shape)
+    group["inChannels"], group["outChannels"] = layer.in_channels, layer.features
+    pairs = {"kernelSize": layer.kernel, "stride": layer.stride, "padding": layer.pad, "dilation": 1}
+    for name, value in pairs.items():
+        group[name] = np.array([value, value], np.int64)
+    group["groups"] = layer.groups
+    group.create_dataset("weight", data=layer.weight_OIHW, compression="gzip")
+    group["bias"] = (1 - _theta(layer)).astype(np.int32)
+
+
+def _describe(group: h5py.Group, kind: str, shape: tuple[int, int, int]) -> None:
+    group.create_dataset("type", (1,), "S10", [kind.encode("ascii")])
+    group["shape"] = np.array(shape, np.int64)
+    neuron = group.create_group("neuron")
+    neuron.create_dataset("type", (1,), "S10", [b"CUBA"])
+    neuron["iDecay"], neuron["vDecay"], neuron["vThMant"], neuron["refDelay"] = FULL_DECAY, FULL_DECAY, 0, 1
+    neuron["gradedSpike"] = False

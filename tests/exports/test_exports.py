@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from configs.exporting import ExportConfig
+from configs.hardware import hardware
+from configs.provenance import Provenance
+from deploy import core_map as core_map_format
+from deploy.export import run
+from deploy.exports import netx, nir_graph, ranc
+from deploy.mapping import map_net
+from runtime.zoo import zoo_path
+from student.architectures import LayerSpec, architecture, centred
+from student.integer_net import IntegerLayer, IntegerNet, count_votes, load, naive_forward, save
+from tests.exports.readers import netx_spikes, nir_spikes, ranc_outputs
+from tests.nets import random_net, random_stack
+
+# A first layer that leaves pixels out, groups, a spatial kernel, more features than a core has neurons: several cores.
+LAYERS = (
+    LayerSpec(16, 4, 4, -2, 1),
+    LayerSpec(48, 3, 1, 1, 4),
+    LayerSpec(70, 2, 2, 0, 2),
+    LayerSpec(20, 1, 1, 0, 2),
+)
+SHAPE = (2, 24, 24)
+
+
+def small_net(seed: int) -> IntegerNet:
+    return random_net(LAYERS, seed, actions=3, input_shape=SHAPE)
+
+
+def stacks_of(count: int, shape: tuple[int, int, int] = SHAPE) -> np.ndarray:
+    return np.stack([random_stack(seed, shape) for seed in range(count)])
+
+
+@pytest.mark.parametrize("target", ["truenorth", "ranc"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_ranc_plays_the_same_votes(tmp_path: Path, target: str, seed: int) -> None:
+    net, stacks = small_net(seed), stacks_of(5)
+    core_map = map_net(net, hardware(target))
+    layout = ranc.write(core_map, stacks, tmp_path)
+    output = ranc_outputs(tmp_path)
+    assert len(output) == layout["ticks_to_run"]
+    action = np.array(layout["output_action"])
+    for frame, stack in enumerate(stacks):
+        fired = output[frame + core_map.ticks]
+        votes = np.bincount(action, fired, net.actions).astype(np.int64)
+        assert np.array_equal(votes, count_votes(naive_forward(net, stack)[-1], net.actions))
+    assert output[core_map.ticks :].any()
+    assert all(row["fits"] for row in layout["ranges"])
+
+
+def test_ranc_marks_the_borders_of_chips(tmp_path: Path) -> None:
+    tiny_chips = dataclasses.replace(hardware("truenorth"), cores_x=2, cores_y=2, chips_x=4, chips_y=4)
+    net, stacks = small_net(2), stacks_of(2)
+    core_map = map_net(net, tiny_chips)
+    assert core_map.chips > 1
+    layout = ranc.write(core_map, stacks, tmp_path)
+    output, action = ranc_outputs(tmp_path), np.array(layout["output_action"])
+    votes = np.bincount(action, output[1 + core_map.ticks], net.actions).astype(np.int64)
+    assert np.array_equal(votes, count_votes(naive_forward(net, stacks[1])[-1], net.actions))
+    assert len(layout["chips"]) == core_map.chips
+    assert sum(chip["cores"] for chip in layout["chips"]) == core_map.cores
+    places = {
+        tuple(core["coordinates"]) for core in json.loads((tmp_path / "input.json").read_text())["cores"]
+    }
+    for chip in layout["chips"]:
+        inside = [
+            place for place in places
+            if chip["first_x"] <= place[0] <= chip["last_x"] and chip["first_y"] <= place[1] <= chip["last_y"]
+        ]  # fmt: skip
+        assert len(inside) == chip["cores"]
+
+
+def test_ranc_names_the_neuron_that_does_not_fit(tmp_path: Path) -> None:
+    core_map = map_net(small_net(3), hardware("truenorth"))
+    theta = core_map.theta_CN.copy()
+    core, neuron = np.argwhere(core_map.used_CN)[7]
+    theta[core, neuron] = 300
+    wide = dataclasses.replace(core_map, theta_CN=theta)
+    with pytest.raises(
+        UserError, match=rf"core {core}, neuron {neuron}: leak -300..-300, RANC holds -256..255"
+    ):
+        ranc.write(wide, stacks_of(1), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("form", ["threshold", "lif"])
+@pytest.mark.parametrize("full_kernels", [True, False])
+def test_nir_gives_the_same_spikes(tmp_path: Path, form: str, full_kernels: bool) -> None:
+    net, stacks = small_net(4), stacks_of(3)
+    nir_graph.write(net, tmp_path / "net.nir", form, 1e-3, full_kernels)  # type: ignore[arg-type]
+    found = nir_spikes(tmp_path / "net.nir", stacks, type_check=full_kernels)
+    for frame, stack in enumerate(stacks):
+        for layer, wanted in enumerate(naive_forward(net, stack)):
+            assert np.array_equal(found[layer][frame], wanted)
+
+
+def test_netx_gives_the_same_spikes(tmp_path: Path) -> None:
+    net, stacks = small_net(5), stacks_of(3)
+    rows = netx.write(net, tmp_path / "net.net")
+    assert {row["field"] for row in rows} == {"weight", "bias", "state"}
+    wanted = [naive_forward(net, stack) for stack in stacks]
+    found = netx_spikes(tmp_path / "net.net", np.stack([layers[0] for layers in wanted]))
+    for frame, layers in enumerate(wanted):
+        for layer, spikes in enumerate(layers[1:]):
+            assert np.array_equal(found[layer][frame], spikes)
+
+
+def test_thresholds_out_of_range_export_as_never_and_always(tmp_path: Path) -> None:
+    weight = np.ones((3, 2, 1, 1), np.int8)
+    theta = np.array([2**31 - 1, -(2**31), 1], np.int32)
+    first = IntegerLayer(np.ones((2, 2, 2, 2), np.int8), np.array([0, 500], np.int32), 2, 0, 1)
+    net = IntegerNet((first, IntegerLayer(weight, theta, 1, 0, 1)), 3, (2, 4, 4))
+    stack = random_stack(1, (2, 4, 4))
+    wanted = naive_forward(net, stack)
+    netx.write(net, tmp_path / "net.net")
+    nir_graph.write(net, tmp_path / "net.nir", "threshold", 1e-4, True)
+    assert np.array_equal(netx_spikes(tmp_path / "net.net", wanted[0][None])[0][0], wanted[1])
+    assert np.array_equal(nir_spikes(tmp_path / "net.nir", stack[None])[1][0], wanted[1])
+
+
+def test_netx_refuses_what_loihi_cannot_hold(tmp_path: Path) -> None:
+    weight = np.ones((1, 5000, 1, 1), np.int8)
+    first = IntegerLayer(np.ones((5000, 1, 1, 1), np.int8), np.zeros(5000, np.int32), 1, 0, 1)
+    net = IntegerNet((first, IntegerLayer(weight, np.array([4999], np.int32), 1, 0, 1)), 1, (1, 1, 1))
+    with pytest.raises(UserError, match=r"layer 1, feature 0: bias -4998..-4998, Loihi holds -4096..4095"):
+        netx.write(net, tmp_path / "net.net")
+
+
+def test_the_command_writes_each_format(tmp_path: Path) -> None:
+    net = random_net((LayerSpec(8, 8, 8, 0, 1), LayerSpec(12, 3, 3, 0, 2)), seed=0)
+    provenance = Provenance.of({}, 0)
+    save(net, tmp_path / "student.safetensors", provenance)
+    core_map_format.save(map_net(net, hardware("truenorth"), provenance), tmp_path / "core_map.h5")
+    inputs = {"student": tmp_path / "student.safetensors", "core_map": tmp_path / "core_map.h5"}
+    for to, name in (("ranc", "ranc/input.json"), ("nir", "student.nir"), ("netx", "student.net")):
+        result = run(ExportConfig(to=to, **inputs), tmp_path)  # type: ignore[arg-type]
+        assert result.artefact == tmp_path / name
+        assert result.summary["bytes"] == result.artefact.stat().st_size > 0
+
+
+def test_table_1_geometry_in_nir_and_netx(tmp_path: Path) -> None:
+    net, _ = load(zoo_path("pong", "student-1chip.safetensors"))
+    assert len(net.layers) == len(centred(architecture("1chip"), 84))
+    stacks = stacks_of(2, (4, 84, 84))
+    wanted = [naive_forward(net, stack) for stack in stacks]
+    nir_graph.write(net, tmp_path / "net.nir", "threshold", 1e-4, True)
+    netx.write(net, tmp_path / "net.net")
+    for frame in range(2):
+        found = nir_spikes(tmp_path / "net.nir", stacks[frame : frame + 1])
+        relayed = netx_spikes(tmp_path / "net.net", wanted[frame][0][None])
+        for layer, spikes in enumerate(wanted[frame]):
+            assert np.array_equal(found[layer][0], spikes)
+            assert layer == 0 or np.array_equal(relayed[layer - 1][0], spikes)
+
+
+@pytest.mark.slow
+def test_the_shipped_core_map_in_ranc(tmp_path: Path) -> None:
+    net, _ = load(zoo_path("pong", "student-1chip.safetensors"))
+    core_map = core_map_format.load(zoo_path("pong", "core_map-1chip.h5"))
+    stacks = stacks_of(2, (4, 84, 84))
+    layout = ranc.write(core_map, stacks, tmp_path)
+    output, action = ranc_outputs(tmp_path), np.array(layout["output_action"])
+    for frame, stack in enumerate(stacks):
+        votes = np.bincount(action, output[frame + core_map.ticks], net.actions).astype(np.int64)
+        assert np.array_equal(votes, count_votes(naive_forward(net, stack)[-1], net.actions))

@@ -23,7 +23,14 @@ from deploy.lava.loader import available
 from deploy.mapping import map_net
 from deploy.verify import run
 from student.architectures import LayerSpec
-from student.integer_net import STACK_SHAPE, IntegerLayer, IntegerNet, save
+from student.integer_net import (
+    STACK_SHAPE,
+    IntegerLayer,
+    IntegerNet,
+    layer_sums,
+    naive_forward,
+    save,
+)
 from tests.dataset.players import LinearPlayer, small_config
 from tests.nets import random_net
 
@@ -125,6 +132,29 @@ def test_a_difference_in_votes_alone_is_named() -> None:
     rung.compare(np.zeros((2, 1, 1, 1), np.uint8), Played([], wanted))
     assert str(rung.first) == "rung votes differs from pytorch in frame 1, votes of action 1: 6, expected 4"
     assert (rung.frames, rung.mismatches) == (2, 1)
+
+
+def test_a_core_map_that_departs_where_no_frame_shows_it_is_found(tmp_path: Path, net: IntegerNet) -> None:
+    core_map = map_net(net, hardware("truenorth"))
+    stack = np.random.default_rng([0, 0]).integers(0, 256, net.input_shape, np.uint8)
+    sums = layer_sums(net.layers[1], naive_forward(net, stack)[0])
+    theta = core_map.theta_CN.copy()
+    first = core_map.used_CN & ~core_map.core_relay_C[:, None] & (core_map.core_layer_C == 1)[:, None]
+    place = (core_map.feature_CN[first], core_map.row_CN[first], core_map.column_CN[first])
+    far = np.abs(sums[place] - theta[first]) > 2
+    core, neuron = np.argwhere(first)[np.flatnonzero(far & (theta[first] > 1))[0]]
+    theta[core, neuron] += 1
+    changed = dataclasses.replace(core_map, theta_CN=theta)
+    path = tmp_path / "core_map.h5"
+    core_map_format.save(changed, path)
+    config = VerifyConfig(
+        student=write_student(tmp_path, net), core_map=path, frames=1, naive_frames=0, **NO_LAVA
+    )
+    with pytest.raises(
+        UserError, match=rf"hold: the core map departs from the student: core {core}, neuron {neuron} "
+    ):
+        run(config, tmp_path)
+    assert f"core {core}, neuron {neuron}" in json.loads((tmp_path / "verify.json").read_text())["core_map"]
 
 
 def test_a_core_map_of_another_geometry_is_refused(tmp_path: Path, net: IntegerNet) -> None:

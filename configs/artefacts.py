@@ -7,6 +7,7 @@ BUFFER = "buffer.h5"
 STUDENT = "student.safetensors"
 CORE_MAP = "core_map.h5"
 VERIFY = "verify.json"
+ESTIMATE = "estimate.json"
 PLAY = "play.json"
 GAME = "game.mp4"
 EVALUATE = "evaluate.json"
@@ -17,6 +18,7 @@ INPUTS: dict[str, dict[str, str]] = {
     "distill": {"buffer": BUFFER, "teacher": TEACHER},
     "map": {"student": STUDENT},
     "verify": {"student": STUDENT, "core_map": CORE_MAP, "buffer": BUFFER},
+    "estimate": {"student": STUDENT, "core_map": CORE_MAP, "buffer": BUFFER},
     "export": {"student": STUDENT, "core_map": CORE_MAP, "buffer": BUFFER},
     "play": {"teacher": TEACHER, "student": STUDENT, "core_map": CORE_MAP},
     "evaluate": {"teacher": TEACHER, "student": STUDENT, "core_map": CORE_MAP},

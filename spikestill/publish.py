@@ -19,6 +19,7 @@ from typing import Any
 from configs.atomic import write_text
 from configs.environment import EnvironmentConfig, check_game
 from configs.errors import UserError
+from configs.estimating import EstimateConfig
 from configs.mapping import MapConfig
 from configs.play import EvaluateConfig
 from configs.provenance import Provenance, file_sha256
@@ -140,6 +141,22 @@ def ancestors(kind: str, provenance: Provenance, folders: list[Path]) -> list[di
     return told
 
 
+def decision_costs(student: Path, core_map: Path, buffer: Path) -> dict[str, Any]:
+    """Return what a decision costs, estimated on frames of the buffer that the student learnt from, if it is there."""
+    import tempfile
+
+    from deploy.estimate import run
+
+    with tempfile.TemporaryDirectory() as scratch:
+        frames = buffer if buffer.is_file() else None
+        summary = run(
+            EstimateConfig(student=student, core_map=core_map, buffer=frames), Path(scratch)
+        ).summary
+    for name in ("loihi", "loihi2"):
+        summary[name].pop("layers")  # type: ignore[attr-defined]
+    return dict(summary)
+
+
 def publish_teacher(game: str, source: Path, folder: Path, episodes: int, earlier: list[Path]) -> None:
     """Store the teacher in fp16, score it, write ``teacher.json``."""
     from teacher.checkpoint import read_teacher, save_teacher
@@ -182,6 +199,7 @@ def publish_student(game: str, source: Path, folder: Path, episodes: int, earlie
         "regret": training["curve"][-1]["validation_regret"],
         "cores": mapped.summary["cores"],
         "chips": mapped.summary["chips"],
+        "decision": decision_costs(path, folder / "core_map-1chip.h5", source.parent / "buffer.h5"),
         **training,
         "went_on_from": went_on_from,
     }

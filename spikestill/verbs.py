@@ -119,6 +119,15 @@ VERBS: dict[str, Verb] = {
             artefact=artefacts.VERIFY,
         ),
         Verb(
+            name="estimate",
+            summary="estimate a decision's operations, memory and energy",
+            example="spikestill estimate --run_dir runs/pong\n"
+            "    operations as NeuroBench counts them, joules on TrueNorth and Loihi, with what is assumed",
+            config="configs.estimating:EstimateConfig",
+            function="deploy.estimate:run",
+            artefact=artefacts.ESTIMATE,
+        ),
+        Verb(
             name="export",
             summary="write a student for RANC, NIR or lava-dl",
             example="spikestill export nir --run_dir runs/pong\n"

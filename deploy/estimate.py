@@ -1,0 +1,91 @@
+"""The ``estimate`` stage: what a decision of a student costs, as JSON and as a table."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from configs.artefacts import ESTIMATE
+from configs.atomic import write_text
+from configs.errors import UserError
+from configs.estimating import EstimateConfig
+from configs.hardware import hardware
+from configs.provenance import Provenance
+from configs.stage import StageResult
+from deploy import costs
+from deploy.core_map import load as load_core_map
+from deploy.frames import Frames
+from deploy.packed_kernel import PackedNet
+from student.integer_net import load as load_student
+
+CHUNK = 64
+LOIHI = ("loihi", "loihi2")
+
+
+def run(config: EstimateConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
+    """Estimate on the frames of ``config`` and write ``estimate.json`` into ``run_dir``; print the assumptions.
+
+    The summary has ``operations`` (NeuroBench), ``truenorth``, ``loihi`` and ``loihi2`` (energy of a decision,
+    cores), and ``assumptions``. ``resume`` does it anew.
+
+    Raises:
+        UserError: a file cannot be read, or the core map is of a net of another shape.
+    """
+    net, _ = load_student(config.student)
+    core_map = load_core_map(config.core_map)
+    if core_map.layer_shape_L3.tolist() != [list(shape) for shape in net.shapes()]:
+        raise UserError(
+            f"{config.core_map}: maps a net of layers {core_map.layer_shape_L3.tolist()}, {config.student} has "
+            f"{net.shapes()}",
+            "give the student that was mapped",
+        )
+    frames = Frames(config.buffer, config.frames, config.seed, net.input_shape, config.student)
+    with contextlib.closing(frames):
+        stacks_BCHW = frames.stacks(0, len(frames))
+    packed = PackedNet(net)
+    played = [packed.spikes(np.ascontiguousarray(stack)) for stack in stacks_BCHW]
+    layers = [np.stack(spikes) for spikes in zip(*played, strict=True)]
+    parts = [stacks_BCHW[at : at + CHUNK] for at in range(0, len(stacks_BCHW), CHUNK)]
+    operations = _mean([costs.operations(net, part) for part in parts], [len(part) for part in parts])
+    summary: dict[str, Any] = {
+        "frames": len(frames),
+        "source": frames.source,
+        "operations": dataclasses.asdict(operations),
+        "truenorth": dataclasses.asdict(costs.truenorth(core_map, layers, config.period_ms / 1e3)),
+    }
+    energy = costs.loihi_energy(net, layers, operations.effective_acs)
+    for name in LOIHI:
+        partition = costs.loihi_partition(net, hardware(name))
+        summary[name] = {
+            "total_j": energy if name == "loihi" else None,
+            "cores": sum(row.cores for row in partition),
+            "cores_shared": sum(row.cores_shared for row in partition),
+            "layers": [dataclasses.asdict(row) for row in partition],
+        }
+    summary["assumptions"] = list(costs.ASSUMPTIONS)
+    roles = {"student": config.student, "core_map": config.core_map, "buffer": config.buffer}
+    parents = {role: path for role, path in roles.items() if path is not None}
+    provenance = Provenance.of(config, config.seed, parents)
+    artefact = Path(run_dir) / ESTIMATE
+    document = {**summary, "provenance": json.loads(provenance.to_json())}
+    write_text(artefact, json.dumps(document, indent=1) + "\n")
+    print("Assumed: " + "\n         ".join(costs.ASSUMPTIONS), file=sys.stderr)
+    return StageResult(artefact, summary)
+
+
+def _mean(parts: list[costs.Operations], sizes: list[int]) -> costs.Operations:
+    """Return the frame-weighted mean of the parts' metrics."""
+    shares = [size / sum(sizes) for size in sizes]
+    pairs = list(zip(shares, parts, strict=True))
+    return dataclasses.replace(
+        parts[0],
+        activation_sparsity=sum(share * part.activation_sparsity for share, part in pairs),
+        effective_macs=sum(share * part.effective_macs for share, part in pairs),
+        effective_acs=sum(share * part.effective_acs for share, part in pairs),
+    )

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from configs.estimating import EstimateConfig
+from configs.hardware import hardware
+from configs.provenance import Provenance
+from deploy import core_map as core_map_format
+from deploy import costs
+from deploy.estimate import run
+from deploy.mapping import map_net
+from student.architectures import LayerSpec
+from student.integer_net import IntegerLayer, IntegerNet, naive_forward, save
+from tests.nets import random_net, random_stack, table1_net
+
+LAYERS = (
+    LayerSpec(16, 4, 4, -2, 1),
+    LayerSpec(48, 3, 1, 1, 4),
+    LayerSpec(70, 2, 2, 0, 2),
+    LayerSpec(20, 1, 1, 0, 2),
+)
+SHAPE = (2, 24, 24)
+
+
+@pytest.fixture(scope="module")
+def net() -> IntegerNet:
+    return random_net(LAYERS, 1, actions=3, input_shape=SHAPE)
+
+
+@pytest.fixture(scope="module")
+def stacks() -> np.ndarray:
+    dark = np.zeros(SHAPE, np.uint8)
+    return np.stack([random_stack(0, SHAPE), random_stack(1, SHAPE), dark])
+
+
+def counted(net: IntegerNet, stack: np.ndarray) -> tuple[int, list[int]]:
+    """Return (dense, effective per layer) synaptic operations, counted synapse by synapse."""
+    dense, effective, x = 0, [], stack
+    for layer, spikes in zip(net.layers, naive_forward(net, stack), strict=True):
+        features, height, width = spikes.shape
+        per_in, per_out = layer.in_channels // layer.groups, features // layer.groups
+        found = 0
+        for f in range(features):
+            for row in range(height):
+                for column in range(width):
+                    dense += layer.fan_in
+                    for i, u, v in np.argwhere(layer.weight_OIHW[f]):
+                        y, z = row * layer.stride - layer.pad + u, column * layer.stride - layer.pad + v
+                        if 0 <= y < x.shape[1] and 0 <= z < x.shape[2]:
+                            found += int(x[f // per_out * per_in + i, y, z] != 0)
+        effective.append(found)
+        x = spikes
+    return dense, effective
+
+
+def test_operations_are_those_counted_synapse_by_synapse(net: IntegerNet, stacks: np.ndarray) -> None:
+    found = costs.operations(net, stacks)
+    counts = [counted(net, stack) for stack in stacks]
+    assert found.dense == counts[0][0]
+    assert found.effective_macs == pytest.approx(np.mean([effective[0] for _, effective in counts]))
+    assert found.effective_acs == pytest.approx(np.mean([sum(effective[1:]) for _, effective in counts]))
+    fired = sum(int(spikes.sum()) for stack in stacks for spikes in naive_forward(net, stack))
+    assert found.activation_sparsity == pytest.approx(1 - fired / (3 * net.neurons()))
+
+
+def test_synaptic_events_are_those_of_the_naive_cores(net: IntegerNet, stacks: np.ndarray) -> None:
+    """Events by the definition: what arrives at each axon, times the neurons that it meets."""
+    m = map_net(net, hardware("truenorth"))
+    layers = [
+        np.stack(spikes) for spikes in zip(*(naive_forward(net, stack) for stack in stacks), strict=True)
+    ]
+    events = 0
+    for frame in range(len(stacks)):
+        arriving = np.zeros((m.cores, m.spec.axons), int)
+        for s in np.flatnonzero(layers[0][frame]):
+            for e in range(m.input_start_S[s], m.input_start_S[s + 1]):
+                arriving[m.input_core_E[e], m.input_axon_E[e]] += 1
+        for core, neuron in np.argwhere(m.dest_core_CN >= 0):
+            place = (m.feature_CN[core, neuron], m.row_CN[core, neuron], m.column_CN[core, neuron])
+            if layers[m.core_layer_C[core]][frame][place]:
+                arriving[m.dest_core_CN[core, neuron], m.dest_axon_CN[core, neuron]] += 1
+        for core, axon in np.argwhere(arriving):
+            words = m.crossbar_XNW[m.core_crossbar_C[core], :, axon // 64]
+            events += int(((words >> np.uint64(axon % 64)) & np.uint64(1)).sum()) * arriving[core, axon]
+    assert costs.synaptic_events(m, layers) == pytest.approx(events / len(stacks))
+    energy = costs.truenorth(m, layers, 0.05)
+    assert energy.marginal_j == pytest.approx(events / len(stacks) * 2.30e-12)
+    assert energy.total_j_real_time == pytest.approx(0.0644 * 0.05 + energy.marginal_j)
+    assert energy.total_j_pipelined == pytest.approx(0.0644e-3 + energy.marginal_j)
+
+
+def test_loihi_partition_counts_neurons_axons_and_memory() -> None:
+    first = IntegerLayer(np.ones((8, 1, 1, 1), np.int8), np.zeros(8, np.int32), 1, 0, 1)
+    second = IntegerLayer(np.ones((16, 8, 3, 3), np.int8), np.ones(16, np.int32), 1, 1, 1)
+    (row,) = costs.loihi_partition(IntegerNet((first, second), 2, (1, 40, 40)), hardware("loihi"))
+    assert (row.by_neurons, row.by_axons) == (25, 4)
+    assert row.by_memory == -(-16 * 72 * 1600 * 2 // (128 * 1024))
+    assert row.by_memory_shared == 1
+    assert (row.cores, row.cores_shared) == (29, 25)
+
+
+def test_dense_operations_of_the_1_chip_net_are_the_papers() -> None:
+    found = costs.operations(table1_net("1chip"), random_stack(0)[None])
+    assert found.dense == pytest.approx(26.0e6, rel=0.01)
+
+
+def test_the_stage_writes_its_figures_and_what_it_assumes(
+    tmp_path: Path, net: IntegerNet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    provenance = Provenance.of({}, 0)
+    save(net, tmp_path / "student.safetensors", provenance)
+    core_map_format.save(map_net(net, hardware("truenorth"), provenance), tmp_path / "core_map.h5")
+    files = {"student": tmp_path / "student.safetensors", "core_map": tmp_path / "core_map.h5"}
+    summary = run(EstimateConfig(frames=70, **files), tmp_path).summary
+    written = json.loads((tmp_path / "estimate.json").read_text())
+    assert written["operations"] == summary["operations"]
+    assert written["provenance"]["parents"].keys() == {"student", "core_map"}
+    assert "23.6 pJ" in capsys.readouterr().err
+    save(random_net(LAYERS[:2], 1, actions=3, input_shape=SHAPE), tmp_path / "other.safetensors", provenance)
+    with pytest.raises(UserError, match="maps a net of layers"):
+        run(EstimateConfig(student=tmp_path / "other.safetensors", core_map=files["core_map"]), tmp_path)

@@ -153,7 +153,7 @@ def decision_costs(student: Path, core_map: Path, buffer: Path) -> dict[str, Any
             EstimateConfig(student=student, core_map=core_map, buffer=frames), Path(scratch)
         ).summary
     for name in ("loihi", "loihi2"):
-        summary[name].pop("layers")  # type: ignore[attr-defined]
+        summary[name].pop("layers")
     return dict(summary)
 
 

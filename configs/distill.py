@@ -38,7 +38,7 @@ class DistillConfig:
     """Frames a batch, 2..65536."""
     optimizer: Literal["adam", "sgd"] = "adam"
     """``adam``, or ``sgd`` with momentum 0.9 (the paper's, with learning rate 20)."""
-    learning_rate: float = 5e-2
+    learning_rate: float = 3e-2
     """Step size on the shadow weights at the start, > 0."""
     learning_rate_final: float = 5e-4
     """Step size at the end of its cosine decay, > 0; equal to ``learning_rate``: constant."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,9 @@ NIR, NETX, RANC = "student.nir", "student.net", "ranc"
 
 
 def run(config: ExportConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
-    """Write ``ranc/``, ``student.nir`` or ``student.net`` into ``run_dir``; print what the format's fields must hold.
+    """Write ``ranc/``, ``student.nir`` or ``student.net`` into ``run_dir``.
+
+    The summary's ``ranges`` say what the net asks of the format's fields, and what they hold.
 
     An export takes seconds, so ``resume`` does it anew.
 
@@ -54,18 +54,5 @@ def run(config: ExportConfig, run_dir: Path, *, resume: bool = False) -> StageRe
         else:
             artefact = run_dir / NETX
             summary["ranges"] = netx.write(net, artefact)
-    if "ranges" in summary:
-        print(range_table(summary["ranges"]), file=sys.stderr)
     summary |= {"bytes": artefact.stat().st_size, "seconds": round(time.monotonic() - began, 2)}
     return StageResult(artefact, summary)
-
-
-def range_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the range report as text, a line a field."""
-    lines = [f"{'field':<18}{'asked':>14}{'held':>16}"]
-    for row in rows:
-        asked = f"{row['low']}..{row['high']}"
-        held = f"{row['allowed'][0]}..{row['allowed'][1]}"
-        note = "" if row["fits"] else "  more than RANC's RTL holds; its simulator takes it"
-        lines.append(f"{row['field']:<18}{asked:>14}{held:>16}{note}")
-    return "\n".join(lines)

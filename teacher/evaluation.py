@@ -17,6 +17,8 @@ from configs.environment import EnvironmentConfig
 from configs.progress import Progress
 from teacher.environment import make_vector_env
 
+SHOWN_STEPS = 50
+"""Steps between two looks at the games under way: full games take minutes, and all end late."""
 ScoresFunction = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.floating | np.integer]]
 
 
@@ -71,7 +73,7 @@ def evaluate(
     envs = make_vector_env(environment, num_envs)
     actions = int(envs.single_action_space.n)
     returns = np.zeros(episodes)
-    frames = 0
+    frames = steps = 0
     episode = np.arange(num_envs)
     following = num_envs
     rngs = [np.random.default_rng([seed, 3, index]) for index in range(num_envs)]
@@ -90,6 +92,9 @@ def evaluate(
             returns[episode[active]] += reward[active]
             ended = active & (terminated | truncated)
             if not ended.any():
+                steps += 1
+                if progress and steps % SHOWN_STEPS == 0:
+                    bar.advance(0, points=float(returns[episode[active]].mean()), steps=steps)
                 continue
             for env in np.flatnonzero(ended):
                 if progress:

@@ -82,7 +82,7 @@ def write(core_map: CoreMap, stacks_BCHW: npt.NDArray[np.uint8], folder: Path) -
             bar.advance(1)
         file.write("]}\n")
     write_text(folder / CONFIG, json.dumps(config, indent=1) + "\n")
-    write_text(folder / LAYOUT, json.dumps(layout, indent=1) + "\n")
+    write_text(folder / LAYOUT, json.dumps(layout) + "\n")
     return layout
 
 

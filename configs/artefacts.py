@@ -16,7 +16,7 @@ REPORT = "report.html"
 INPUTS: dict[str, dict[str, str]] = {
     "record": {"teacher": TEACHER},
     "distill": {"buffer": BUFFER, "teacher": TEACHER},
-    "map": {"student": STUDENT},
+    "map": {"student": STUDENT, "buffer": BUFFER},
     "verify": {"student": STUDENT, "core_map": CORE_MAP, "buffer": BUFFER},
     "estimate": {"student": STUDENT, "core_map": CORE_MAP, "buffer": BUFFER},
     "export": {"student": STUDENT, "core_map": CORE_MAP, "buffer": BUFFER},

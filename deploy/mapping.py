@@ -1,21 +1,29 @@
 """The ``map`` stage: a student onto neurosynaptic cores.
 
-The passes, in order: lower, prune, tile, replicate, place, route, emit. The finished map is validated
+The passes, in order: lower, prune, tile, replicate, place, anneal, route, emit. The finished map is validated
 by rules that share no code with them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from configs.hardware import HardwareSpec, hardware
 from configs.mapping import MapConfig
 from configs.provenance import Provenance
 from configs.stage import StageResult
-from deploy.core_map import CoreMap, save
+from deploy.core_map import NONE, CoreMap, save
+from deploy.frames import Frames
 from deploy.inspection import format_tables, summarise
+from deploy.packed_kernel import PackedNet
+from deploy.passes.annealing import anneal, hops, ways
 from deploy.passes.emission import emit
 from deploy.passes.lowering import lower
 from deploy.passes.placement import place
@@ -27,6 +35,7 @@ from deploy.validate import validate
 from student.integer_net import IntegerNet, load
 
 ARTEFACT = "core_map.h5"
+Rates = Sequence[npt.NDArray[np.float64]]
 
 
 def map_net(net: IntegerNet, spec: HardwareSpec, provenance: Provenance | None = None) -> CoreMap:
@@ -36,14 +45,61 @@ def map_net(net: IntegerNet, spec: HardwareSpec, provenance: Provenance | None =
         UserError: a layer does not fit a core (it is named, with its fan-in and the limit), a parameter
             does not fit the target's widths, or the target has too few cores.
     """
-    layers = prune(lower(net, spec), net.actions)
+    return map_with_gains(net, spec, provenance)[0]
+
+
+def map_with_gains(
+    net: IntegerNet, spec: HardwareSpec, provenance: Provenance | None = None, rates: Rates | None = None
+) -> tuple[CoreMap, dict[str, str]]:
+    """Return what :func:`map_net` does, and what each pass gained, in words.
+
+    Args:
+        net: the net.
+        spec: the target.
+        provenance: for the core map.
+        rates: mean firing rate (O, H, W) of every layer after the first, which weigh the spikes' ways; None: all 1.
+    """
+    gains: dict[str, str] = {}
+    lowered = lower(net, spec)
+    folded = [int((one.layer.weight_OIHW != 0).sum()) for one in lowered]
+    written = [int((layer.weight_OIHW != 0).sum()) for layer in net.layers[1:]]
+    gains["lower"] = f"{sum(written) - sum(folded):,} of {sum(written):,} weights belong to constant neurons"
+    layers = prune(lowered, net.actions)
+    every = sum(int(np.prod(layer.lowered.out_shape)) for layer in layers)
+    live = sum(int(layer.live_OHW.sum()) for layer in layers)
+    gains["prune"] = f"{every - live:,} of {every:,} neurons are read by nothing"
     cores = replicate(layers, tile(layers, spec), spec)
+    filled = sum(int((layer.source_CN != NONE).sum()) for layer in cores)
+    relays = sum(layer.cores - layer.computing for layer in cores)
+    total = sum(layer.cores for layer in cores)
+    gains["tile, replicate"] = (
+        f"{total:,} cores, {relays:,} of them splitters; {filled - live:,} copies of neurons"
+    )
     placement = place(cores, spec)
-    routes = route(cores, placement, spec)
-    provenance = provenance or Provenance.of({"hardware": spec.name}, seed=0)
-    core_map = emit(net, cores, placement, routes, spec, provenance)
+    found = ways(cores, placement, rates)
+    near = anneal(found, placement, spec)
+    (before, crossed), (after, crossing) = (hops(found, each, spec) for each in (placement, near))
+    weighed = "measured spikes" if rates is not None else "neurons"
+    gains["place, anneal"] = (
+        f"{weighed} x hops {before:,.0f} -> {after:,.0f}, across chip borders {crossed:,.0f} -> {crossing:,.0f}"
+    )
+    routes = route(cores, near, spec)
+    core_map = emit(
+        net, cores, near, routes, spec, provenance or Provenance.of({"hardware": spec.name}, seed=0)
+    )
+    gains["emit"] = f"{len(core_map.crossbar_XNW):,} distinct crossbars for {core_map.cores:,} cores"
     validate(core_map)
-    return core_map
+    return core_map, gains
+
+
+def firing_rates(net: IntegerNet, stacks_BCHW: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.float64]]:
+    """Return the mean firing rate (O, H, W) of every layer after the first over some frames."""
+    packed = PackedNet(net)
+    total = [np.zeros(shape) for shape in packed.shapes[1:]]
+    for stack in stacks_BCHW:
+        for sums, spikes in zip(total, packed.spikes(stack)[1:], strict=True):
+            sums += spikes
+    return [sums / len(stacks_BCHW) for sums in total]
 
 
 def run(config: MapConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
@@ -52,16 +108,23 @@ def run(config: MapConfig, run_dir: Path, *, resume: bool = False) -> StageResul
     Mapping takes seconds, so ``resume`` does it anew.
 
     Raises:
-        UserError: the student is unreadable, or it does not fit the target.
+        UserError: the student or the buffer is unreadable, or the student does not fit the target.
     """
     student = Path(config.student) if config.student else Path(run_dir) / "student.safetensors"
     net, _ = load(student)
     began = time.monotonic()
-    provenance = Provenance.of(config, seed=0, parents={"student": student})
-    core_map = map_net(net, hardware(config.hardware), provenance)
+    parents, rates = {"student": student}, None
+    if config.buffer is not None:
+        parents["buffer"] = config.buffer
+        frames = Frames(config.buffer, config.frames, config.seed, net.input_shape, student)
+        with contextlib.closing(frames):
+            rates = firing_rates(net, frames.stacks(0, len(frames)))
+    provenance = Provenance.of(config, seed=config.seed, parents=parents)
+    core_map, gains = map_with_gains(net, hardware(config.hardware), provenance, rates)
     seconds = time.monotonic() - began
     artefact = Path(run_dir) / ARTEFACT
     save(core_map, artefact)
     summary = summarise(core_map)
     print(format_tables(summary), file=sys.stderr)
-    return StageResult(artefact, {**summary, "game": net.game, "seconds": round(seconds, 3)})
+    summary |= {"passes": gains, "game": net.game, "seconds": round(seconds, 3)}
+    return StageResult(artefact, summary)

@@ -13,6 +13,7 @@ from configs.errors import UserError
 from configs.mapping import MapConfig
 from configs.play import EvaluateConfig, PlayConfig
 from configs.record import RecordConfig
+from configs.teach import check_range
 from configs.verify import VerifyConfig
 
 STAGES = ("record", "distill", "map", "verify", "play", "evaluate")
@@ -87,6 +88,13 @@ class InspectConfig:
     """Teacher or student (safetensors), buffer or core map (HDF5)."""
     html: Path | None = None
     """Page with pictures to write; None: only the table."""
+    buffer: Path | None = None
+    """For a core map's page: buffer whose frames show how much each core fires."""
+    frames: int = 100
+    """Frames of it, 1..100000."""
+
+    def __post_init__(self) -> None:
+        check_range(self, "frames", 1, 1e5)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

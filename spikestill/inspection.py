@@ -29,6 +29,8 @@ class Contents:
     figures: dict[str, Any]
     provenance: Provenance
     pictures: Callable[[], list[tuple[str, str]]]
+    cores: Callable[[InspectConfig], dict[str, Any]] | None = None
+    """Of a core map: the data of its interactive page."""
 
 
 def run(config: InspectConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
@@ -47,7 +49,7 @@ def run(config: InspectConfig, run_dir: Path, *, resume: bool = False) -> StageR
         "provenance": made,
     }
     if config.html is not None:
-        write_page(config.html, config.path, contents)
+        write_page(config, contents)
         summary["html"] = str(config.html)
     return StageResult(config.path, summary)
 
@@ -168,15 +170,16 @@ def _student(path: Path) -> Contents:
 def _core_map(path: Path) -> Contents:
     from deploy.core_map import load
     from deploy.inspection import summarise
-    from spikestill.pictures import chip_cards
+    from spikestill.core_page import core_page, core_rates
 
     core_map = load(path)
 
-    def pictures() -> list[tuple[str, str]]:
-        cards = chip_cards(core_map)
-        return [(f"chip {card['chip']}: a pixel a core, coloured by layer", card["image"]) for card in cards]
+    def cores(config: InspectConfig) -> dict[str, Any]:
+        rates = None if config.buffer is None else core_rates(core_map, config.buffer, config.frames)
+        return core_page(core_map, rates)
 
-    return Contents("core map", {"game": core_map.game, **summarise(core_map)}, core_map.provenance, pictures)
+    figures = {"game": core_map.game, **summarise(core_map)}
+    return Contents("core map", figures, core_map.provenance, lambda: [], cores)
 
 
 def _buffer(path: Path) -> Contents:
@@ -219,8 +222,8 @@ def _buffer(path: Path) -> Contents:
     return Contents("buffer", figures, header.provenance, pictures)
 
 
-def write_page(path: Path, artefact: Path, contents: Contents) -> None:
-    """Write the page of an artefact: its figures and its pictures."""
+def write_page(config: InspectConfig, contents: Contents) -> None:
+    """Write the page of an artefact, ``config.html``: its figures and its pictures."""
     from spikestill.console import shown
     from spikestill.report import render
 
@@ -233,12 +236,14 @@ def write_page(path: Path, artefact: Path, contents: Contents) -> None:
             scalars.append((name, shown(value)))
     page = render(
         "inspection.html",
-        title=f"{artefact.name}: {contents.kind}",
+        title=f"{config.path.name}: {contents.kind}",
         kind=contents.kind,
-        path=str(artefact),
+        path=str(config.path),
         scalars=scalars,
         tables=tables,
         pictures=contents.pictures(),
+        cores=contents.cores(config) if contents.cores is not None else None,
         provenance=json.dumps(dataclasses.asdict(contents.provenance), indent=2),
     )
-    write_text(path, page)
+    assert config.html is not None
+    write_text(config.html, page)

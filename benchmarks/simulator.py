@@ -1,33 +1,31 @@
 """Frames a second of the core simulator, of the packed kernel and of dense PyTorch, at batch 1.
 
-    python benchmarks/simulator.py [--student student.safetensors] [--architecture 1chip] [--json]
+    python -m benchmarks.simulator [--student student.safetensors] [--architecture 1chip]
 
 All play the same integer net on the same frames, on one thread, one frame after another: rounds of all
 players alternate, and the median round counts. ``cpu ms`` is the thread's processor time: on a machine
 that does other work too, it is the number to trust. ``pytorch`` is the student as plain fp32 convolutions with
-thresholds, PyTorch's fastest form of it at batch 1 (channels-first and channels-last are both timed).
+thresholds, PyTorch's fastest form of it at batch 1 (channels-first and channels-last are both timed). Writes
+``benchmarks/results/simulator-NET.json``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 import torch
 
+from benchmarks.measurement import finish
 from configs.hardware import hardware
-from configs.provenance import Provenance, git_commit, versions
+from configs.provenance import Provenance
 from deploy.mapping import map_net
 from deploy.packed_kernel import PackedNet
 from deploy.simulator import CoreSimulator
@@ -38,17 +36,6 @@ from tests.nets import table1_net
 
 ROUNDS = 9
 ROUND_FRAMES = 50
-
-
-def processor() -> str:
-    """Return the processor's name."""
-    cpuinfo = Path("/proc/cpuinfo")
-    names = [
-        line.partition(":")[2].strip()
-        for line in (cpuinfo.read_text().splitlines() if cpuinfo.is_file() else [])
-        if line.startswith("model name")
-    ]
-    return names[0] if names else platform.processor()
 
 
 def dense(net: IntegerNet, memory_format: torch.memory_format) -> Callable[[np.ndarray], np.ndarray]:
@@ -103,7 +90,6 @@ def main() -> None:
     )
     parser.add_argument("--student", type=Path, help="student file; without it: random weights")
     parser.add_argument("--architecture", default="1chip", choices=sorted(ARCHITECTURES))
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     net = load(arguments.student)[0] if arguments.student else table1_net(arguments.architecture)
@@ -147,25 +133,8 @@ def main() -> None:
         },
         "rounds": ROUNDS,
         "frames_per_round": ROUND_FRAMES,
-        "machine": f"{processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
-        "commit": git_commit(),
-        "versions": versions(),
     }
-    if arguments.json:
-        print(json.dumps(result))
-        return
-    print(
-        f"{result['net']}: {core_map.cores} cores, {core_map.ticks} ticks; {result['machine']}; {result['commit']}"
-    )
-    print(
-        f"{'player':<28} {'frames/s':>9} {'ms':>8} {'best':>8} {'worst':>8} {'cpu ms':>8} {'x PyTorch':>10}"
-    )
-    for name, row in result["players"].items():  # type: ignore[attr-defined]
-        print(
-            f"{name:<28} {row['frames_per_s']:>9,.0f} {row['ms']:>8.3f} {row['ms_best']:>8.3f} "
-            f"{row['ms_worst']:>8.3f} {row['cpu_ms']:>8.3f} {row['times_pytorch']:>10.2f}"
-        )
-    print(json.dumps(result))
+    finish(f"simulator-{arguments.student.stem if arguments.student else arguments.architecture}", result)
 
 
 if __name__ == "__main__":

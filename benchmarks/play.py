@@ -3,7 +3,7 @@
     python -m benchmarks.play [--minutes 10] [--agents cores lava teacher fp16] [--record]
 
 Files are the zoo's unless given. The agents play one after another, the same game from the same seed; run it on a
-machine that does nothing else (the load before each is in the result). Writes ``benchmarks/results/play.json``.
+machine that does nothing else (the load before each is in the result). Writes ``benchmarks/results/play-AGENT.json``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def main() -> None:
         "frame_skip": options.frame_skip,
         "minutes": options.minutes,
     }
-    finish("play", {**figures, "agents": {agent: measure(agent, options) for agent in options.agents}})
+    for agent in options.agents:
+        finish(f"play-{agent}", {**figures, "agent": agent, **measure(agent, options)})
 
 
 if __name__ == "__main__":

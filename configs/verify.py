@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Literal
 
 from configs.teach import check_range
 
@@ -28,6 +29,8 @@ class VerifyConfig:
     """Frames for Lava's stock Processes, the first of ``frames``, 0..1e7; 0 skips them."""
     stock_synapses: int = 2_000_000
     """Largest net for Lava's stock Processes, synapses, >= 1: they take seconds a frame for 15 million."""
+    stock_target: Literal["simulation", "loihi2"] = "simulation"
+    """Where Lava's stock Processes run: simulated here, or on Loihi 2, which takes Intel's compiler."""
     seed: int = 0
     """Seed of the choice of frames, 0..2**31 - 1."""
 

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -194,7 +194,11 @@ def core_rungs(simulator: CoreSimulator, limit: int) -> list[Rung]:
 
 @contextlib.contextmanager
 def lava_rungs(
-    net: IntegerNet, fused_limit: int, stock_limit: int, stock_synapses: int
+    net: IntegerNet,
+    fused_limit: int,
+    stock_limit: int,
+    stock_synapses: int,
+    stock_target: Literal["simulation", "loihi2"],
 ) -> Iterator[list[Rung]]:
     """Yield the rungs of the two Lava backends, skipped with the reason where they cannot run."""
     from configs.errors import UserError
@@ -205,7 +209,7 @@ def lava_rungs(
         rungs = []
         for name, limit, start in (
             ("lava", fused_limit, lambda: _fused(net, stack)),
-            ("lava-loihi", stock_limit, lambda: _stock(net, stack, stock_synapses)),
+            ("lava-loihi", stock_limit, lambda: _stock(net, stack, stock_synapses, stock_target)),
         ):
             reason = missing or ("" if limit else "its number of frames is 0")
             play = None
@@ -226,7 +230,7 @@ def _fused(net: IntegerNet, stack: contextlib.ExitStack) -> Callable[[npt.NDArra
 
 
 def _stock(
-    net: IntegerNet, stack: contextlib.ExitStack, most: int
+    net: IntegerNet, stack: contextlib.ExitStack, most: int, target: Literal["simulation", "loihi2"]
 ) -> Callable[[npt.NDArray[np.uint8]], Played]:
     from configs.errors import UserError
     from deploy.lava.stock import StockLava
@@ -237,7 +241,7 @@ def _stock(
     )
     if synapses > most:
         raise UserError(f"the net has {synapses} synapses, the limit is stock_synapses {most}")
-    lava = stack.enter_context(StockLava(net))
+    lava = stack.enter_context(StockLava(net, target=target))
 
     def play(stacks_BCHW: npt.NDArray[np.uint8]) -> Played:
         layers = lava.spikes_many(list(stacks_BCHW))

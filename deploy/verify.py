@@ -34,6 +34,7 @@ from deploy.ladder import (
     packed_rung,
     torch_player,
 )
+from deploy.lava.loader import require_loihi2
 from deploy.mapping import map_net
 from deploy.simulator import CoreSimulator
 from student.integer_net import IntegerNet
@@ -55,6 +56,8 @@ def run(config: VerifyConfig, run_dir: Path, *, resume: bool = False) -> StageRe
         UserError: an input is unreadable or does not fit the student, or a rung differs (after
             ``verify.json`` is written): the first layer, neuron and frame are named.
     """
+    if config.stock_target == "loihi2":
+        require_loihi2()
     net, _ = load_student(config.student)
     frames = Frames(config.buffer, config.frames, config.seed, net.input_shape, config.student)
     with contextlib.closing(frames):
@@ -71,7 +74,8 @@ def _verify(config: VerifyConfig, net: IntegerNet, frames: Frames, artefact: Pat
         rungs += [Rung(name, None, 0, skipped=unmapped) for name in ("cores", "cores-pipelined")]
     else:
         rungs += core_rungs(CoreSimulator(core_map), len(frames))
-    with lava_rungs(net, config.lava_frames, config.stock_frames, config.stock_synapses) as lava:
+    stock = (config.stock_frames, config.stock_synapses, config.stock_target)
+    with lava_rungs(net, config.lava_frames, *stock) as lava:
         rungs += lava
         seconds, done = _climb(net, frames, rungs)
     differences = [rung.first for rung in rungs if rung.first is not None]

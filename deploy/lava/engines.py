@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from lava.magma.core.process.process import AbstractProcess
 from lava.magma.core.run_conditions import RunContinuous, RunSteps
-from lava.magma.core.run_configs import Loihi2SimCfg, RunConfig
+from lava.magma.core.run_configs import Loihi2HwCfg, Loihi2SimCfg, RunConfig
 from lava.magma.runtime.runtime import Runtime
 from lava.proc.lif.process import LIF
 from lava.proc.sparse.process import Sparse
@@ -88,7 +88,7 @@ class StockEngine:
             self._neurons.append(neurons)
         self._connections[0].s_in.flag_external_pipe(buffer_size=STEPS_PER_RUN)
         self.process = self._neurons[0]
-        self.run_config = Loihi2SimCfg(select_tag="fixed_pt")
+        self.run_config: RunConfig = Loihi2SimCfg(select_tag="fixed_pt")
 
     def start(self, runtime: Runtime) -> None:
         """Keep the runtime; every request runs as many steps as it needs."""
@@ -126,3 +126,11 @@ class StockEngine:
         if step >= len(packed):
             return np.zeros(self._sizes[0], bool)
         return np.unpackbits(packed[step], count=self._sizes[0], bitorder="little").astype(bool)
+
+
+class Loihi2Engine(StockEngine):
+    """The same Processes on Loihi 2, where Intel's compiler is installed."""
+
+    def __init__(self, net: IntegerNet) -> None:
+        super().__init__(net)
+        self.run_config = Loihi2HwCfg()

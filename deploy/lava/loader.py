@@ -16,12 +16,14 @@ from collections.abc import Sequence
 from importlib import metadata
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
 
 from configs.errors import UserError
 
 LAVA_VERSION = "0.10.0"
 INSTALL_COMMAND = f"pip install --no-deps --ignore-requires-python lava-nc=={LAVA_VERSION}"
 LAVA_NEEDS = ("networkx", "asteval", "scipy")
+LOIHI_COMPILER = "magma/compiler/subcompilers/nc"
 PATCHED_MODULE = "lava.magma.compiler.var_model"
 UNHASHABLE = "@dataclass\nclass ByteEncoder:"
 HASHABLE = "@dataclass(unsafe_hash=True)\nclass ByteEncoder:"
@@ -49,6 +51,19 @@ def require() -> None:
     if reason is not None:
         what, _, command = reason.partition(": ")
         raise UserError(f"the Lava agents cannot run: {what}", f"run `{command}`" if command else None)
+
+
+def require_loihi2() -> None:
+    """Raise UserError unless Lava can compile for Loihi 2: Intel gives that compiler to its research community."""
+    require()
+    spec = importlib.util.find_spec("lava")
+    places = list(spec.submodule_search_locations or []) if spec is not None else []
+    if not any((Path(place) / LOIHI_COMPILER).exists() for place in places):
+        raise UserError(
+            f"Lava cannot compile for Loihi 2: lava/{LOIHI_COMPILER} is not installed; it comes with Intel's "
+            "lava-loihi extension, for members of its neuromorphic research community",
+            "install lava-loihi, or give --stock_target simulation",
+        )
 
 
 def patched_source(source: str) -> str:

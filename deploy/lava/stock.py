@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from configs.errors import UserError
+from deploy.lava.loader import require_loihi2
 from deploy.lava.lowering import bias_mantissa
 from deploy.lava.session import LavaSession
 from deploy.transduction import plan_transduction, transduce_planned
 from student.integer_net import IntegerNet, check_stack, count_votes
 
+Target = Literal["simulation", "loihi2"]
 MAX_PROCESSES = 32
 MAX_SYNAPSES = 50_000_000
 
@@ -52,19 +55,23 @@ class StockLava:
     Args:
         net: the integer net; :func:`check_size` has the limits.
         timeout_s: seconds, for each time step of a request, after which it is an error to have no answer.
+        target: ``simulation`` on this machine (``Loihi2SimCfg``), or ``loihi2`` (``Loihi2HwCfg``).
 
     Raises:
-        UserError: Lava is not installed, or the net is too large.
+        UserError: Lava, or for ``loihi2`` Intel's compiler, is not installed, or the net is too large.
         LavaError: Lava cannot start.
     """
 
-    def __init__(self, net: IntegerNet, *, timeout_s: float = 10.0) -> None:
+    def __init__(self, net: IntegerNet, *, timeout_s: float = 10.0, target: Target = "simulation") -> None:
+        if target == "loihi2":
+            require_loihi2()
         check_size(net)
         self.net = net
         self._shapes = net.shapes()
         self._plan = plan_transduction(net.layers[0], net.input_shape)
         self._timeout_s = timeout_s
-        self._session = LavaSession("deploy.lava.engines:StockEngine", net)
+        engine = "Loihi2Engine" if target == "loihi2" else "StockEngine"
+        self._session = LavaSession(f"deploy.lava.engines:{engine}", net)
 
     def spikes_many(self, stacks: Sequence[npt.NDArray[np.uint8]]) -> list[npt.NDArray[np.uint8]]:
         """Return every layer's spikes for many stacks, one frame a time step, uint8 0/1 (N, O, H, W) each.

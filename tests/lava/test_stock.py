@@ -127,3 +127,11 @@ def test_nets_that_stock_processes_cannot_hold_are_refused():
 def test_the_1_and_2_chip_nets_are_within_the_limits():
     for name in ("1chip", "2chip"):
         check_size(table1_net(name))
+
+
+def test_loihi_2_without_intels_compiler_is_refused_with_what_is_missing():
+    shape = (2, 4, 4)
+    net = random_net((LayerSpec(6, 1, 1, 0, 1), LayerSpec(6, 1, 1, 0, 1)), 0, input_shape=shape)
+    with pytest.raises(UserError, match="lava/magma/compiler/subcompilers/nc is not installed") as caught:
+        StockLava(net, target="loihi2")
+    assert "lava-loihi" in str(caught.value.remedy)

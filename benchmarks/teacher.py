@@ -48,6 +48,8 @@ def ours(recipe: str) -> float:
 
 def peer() -> float:
     """Return agent steps/s of Stable-Baselines3's DQN after its warm-up."""
+    import ale_py
+    import gymnasium
     from stable_baselines3 import DQN
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_atari_env
@@ -67,7 +69,8 @@ def peer() -> float:
             self.rate = (self.num_timesteps - self.first) / elapsed
             return False
 
-    env = VecFrameStack(make_atari_env("ALE/Pong-v5", n_envs=8, seed=0, env_kwargs={"frameskip": 1}), 4)
+    gymnasium.register_envs(ale_py)
+    env = VecFrameStack(make_atari_env("PongNoFrameskip-v4", n_envs=8, seed=0), 4)
     model = DQN(
         "CnnPolicy", env, buffer_size=50_000, learning_starts=WARM_STEPS, batch_size=32, train_freq=1,
         gradient_steps=2, target_update_interval=1_000, learning_rate=1e-4, seed=0,

@@ -51,6 +51,8 @@ def ours(target: float, seed: int) -> dict[str, Any]:
 
 def peer(target: float, seed: int, limit_s: float) -> dict[str, Any]:
     """Train Stable-Baselines3's DQN until it averages ``target`` or ``limit_s`` have passed; return the same."""
+    import ale_py
+    import gymnasium
     from stable_baselines3 import DQN
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_atari_env
@@ -72,6 +74,7 @@ def peer(target: float, seed: int, limit_s: float) -> dict[str, Any]:
             there = len(games) >= GAMES and self.score is not None and self.score >= target
             return not there and elapsed < limit_s
 
+    gymnasium.register_envs(ale_py)
     environments = VecFrameStack(make_atari_env("PongNoFrameskip-v4", n_envs=8, seed=seed), 4)
     model = DQN(
         "CnnPolicy", environments, buffer_size=100_000, learning_rate=1e-4, batch_size=32, learning_starts=100_000,

@@ -80,6 +80,16 @@ VERBS: dict[str, Verb] = {
             resumable=True,
         ),
         Verb(
+            name="import",
+            summary="take an agent of Stable-Baselines3 or CleanRL as the teacher",
+            example="spikestill import dqn_pong.zip --environment.game pong --run_dir runs/pong\n"
+            "    writes runs/pong/teacher.safetensors, from which `record --run_dir runs/pong` goes on",
+            config="configs.importing:ImportConfig",
+            function="teacher.importing:run",
+            artefact=artefacts.TEACHER,
+            positional="path",
+        ),
+        Verb(
             name="record",
             summary="let the teacher play and store frames and Q-values in an HDF5 buffer",
             example="spikestill record pong --frames 100000 --run_dir runs/pong\n"

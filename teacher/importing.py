@@ -1,0 +1,174 @@
+"""The ``import`` stage: agents of Stable-Baselines3 and CleanRL as teachers.
+
+All of these are the Nature network (Mnih 2015) under other names, or become it exactly:
+
+    DQN      Q-values as they are
+    QR-DQN   Q(s, a) = mean over the N quantiles, a mean of the head's rows (Dabney 2018)
+    PPO, A2C the policy's logits stand for Q-values: distil them with ``--temperature 1``
+
+Nothing is unpickled: PyTorch reads the tensors with ``weights_only``, which refuses everything else.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from configs.artefacts import TEACHER
+from configs.errors import UserError
+from configs.importing import ImportConfig
+from configs.provenance import Provenance
+from configs.stage import StageResult
+from teacher import q_network
+from teacher.checkpoint import save_teacher
+from teacher.environment import action_meanings
+from teacher.q_network import Weights
+
+MAX_BYTES = 1 << 30
+SB3_LAYERS = {"cnn.0": "conv1", "cnn.2": "conv2", "cnn.4": "conv3", "linear.0": "hidden"}
+CLEANRL_LAYERS = {"network.0": "conv1", "network.2": "conv2", "network.4": "conv3", "network.7": "hidden"}
+# What distinguishes an agent: kind, prefix of its feature extractor, its head.
+SB3_KINDS = (
+    ("DQN", "q_net.features_extractor.", "q_net.q_net.0"),
+    ("QR-DQN", "quantile_net.features_extractor.", "quantile_net.quantile_net.0"),
+    ("actor-critic", "pi_features_extractor.", "action_net"),
+    ("actor-critic", "features_extractor.", "action_net"),
+)
+CLEANRL_KINDS = (("DQN", "", "network.9"), ("actor-critic", "", "actor"))
+
+
+def run(config: ImportConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
+    """Write ``teacher.safetensors`` into ``run_dir``; the summary has ``kind``, ``library`` and ``actions``.
+
+    Raises:
+        UserError: the file cannot be read safely, is none of these agents, or plays with another number of actions.
+    """
+    game = config.environment.game
+    path = Path(config.path)
+    library, state = read_state(path, config.library)
+    kind, weights = nature_weights(path, state, library, len(action_meanings(game)), game)
+    provenance = Provenance.of(config, seed=0, parents={"source": path})
+    artefact = Path(run_dir) / TEACHER
+    actions = weights["head.bias"].numel()
+    save_teacher(artefact, weights, game, actions, provenance)
+    summary: dict[str, Any] = {"library": library, "kind": kind, "game": game, "actions": actions}
+    if kind == "actor-critic":
+        summary["note"] = "its Q-values are logits: distil with --temperature 1"
+    return StageResult(artefact, summary)
+
+
+def read_state(path: Path, library: str) -> tuple[str, Mapping[str, Tensor]]:
+    """Return (library, tensors by name) of a file.
+
+    Raises:
+        UserError: missing, too large, not of that library, or holding more than tensors.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file", "give a Stable-Baselines3 .zip or a CleanRL state dict")
+    if path.stat().st_size > MAX_BYTES:
+        raise UserError(
+            f"{path}: {path.stat().st_size:,} bytes, at most {MAX_BYTES:,} are read", "is it an agent?"
+        )
+    content = path.read_bytes()
+    policy = _sb3_policy(content)
+    if library == "auto":
+        library = "cleanrl" if policy is None else "sb3"
+    if library == "sb3":
+        if policy is None:
+            raise UserError(
+                f"{path}: has no policy.pth, so it is not from Stable-Baselines3", "try --library cleanrl"
+            )
+        content = policy
+    try:
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"{path}: holds more than tensors, which would have to be unpickled, and that can run any code",
+            'where you trust it, save its tensors alone: python -c "import torch; agent = torch.load('
+            f"'{path.name}', weights_only=False); torch.save(agent.state_dict(), 'agent-tensors.pth')\"",
+        ) from error
+    except (RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{path}: not a readable PyTorch file: {reason}", "save it again") from error
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise UserError(
+            f"{path}: holds a {type(state).__name__}, a state dict wanted", "save agent.state_dict()"
+        )
+    return library, state
+
+
+def _sb3_policy(content: bytes) -> bytes | None:
+    """Return ``policy.pth`` of a Stable-Baselines3 file, None of any other file."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if "policy.pth" not in archive.namelist() or archive.getinfo("policy.pth").file_size > MAX_BYTES:
+                return None
+            return archive.read("policy.pth")
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError):
+        return None
+
+
+def nature_weights(
+    path: Path, state: Mapping[str, Tensor], library: str, actions: int, game: str
+) -> tuple[str, Weights]:
+    """Return (kind of agent, weights of the Nature network that scores actions as it does).
+
+    Raises:
+        UserError: no known agent, another architecture, another number of actions, or a weight that is not finite.
+    """
+    kinds, layers = (SB3_KINDS, SB3_LAYERS) if library == "sb3" else (CLEANRL_KINDS, CLEANRL_LAYERS)
+    remedy = "read are DQN, QR-DQN, PPO and A2C with CnnPolicy, and CleanRL's dqn_atari and ppo_atari"
+    first = next(iter(layers))
+    found = [each for each in kinds if f"{each[2]}.weight" in state and f"{each[1]}{first}.weight" in state]
+    if not found:
+        shown = ", ".join(list(state)[:3]) or "nothing"
+        raise UserError(f"{path}: no agent of {library} that is known here (it holds {shown} ...)", remedy)
+    kind, prefix, head = found[0]
+    names = {f"{prefix}{theirs}": ours for theirs, ours in layers.items()} | {head: "head"}
+    weights: Weights = {}
+    for theirs, ours in names.items():
+        for part in ("weight", "bias"):
+            if f"{theirs}.{part}" not in state:
+                raise UserError(f"{path}: {theirs}.{part} is missing", remedy)
+            weights[f"{ours}.{part}"] = state[f"{theirs}.{part}"].float().clone()
+    if kind == "QR-DQN":
+        weights |= mean_of_quantiles(weights, actions, path)
+    scored = int(weights["head.bias"].numel())
+    if scored != actions:
+        raise UserError(
+            f"{path}: scores {scored} actions, {game} has {actions}",
+            "give --environment.game the game that it plays; agents that model distributions (C51) are not read",
+        )
+    for name, shape in q_network.shapes(actions).items():
+        if tuple(weights[name].shape) != shape:
+            raise UserError(
+                f"{path}: {name} is {tuple(weights[name].shape)}, the Nature network's is {shape}", remedy
+            )
+        if not torch.isfinite(weights[name]).all():
+            raise UserError(f"{path}: {name} holds NaN or infinite values", "train it again")
+    return kind, weights
+
+
+def mean_of_quantiles(weights: Weights, actions: int, path: Path) -> Weights:
+    """Return the head whose outputs are the means over quantiles; row q A + a is quantile q of action a.
+
+    Raises:
+        UserError: the rows are no multiple of the actions.
+    """
+    rows = weights["head.weight"].shape[0]
+    if rows % actions:
+        raise UserError(
+            f"{path}: {rows} quantiles in all are no multiple of {actions} actions",
+            "give --environment.game the game that it plays",
+        )
+    return {
+        "head.weight": weights["head.weight"].view(-1, actions, weights["head.weight"].shape[1]).mean(dim=0),
+        "head.bias": weights["head.bias"].view(-1, actions).mean(dim=0),
+    }

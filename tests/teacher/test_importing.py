@@ -1,0 +1,161 @@
+"""Agents made by the libraries themselves, saved by them, and imported: the same scores for the same stacks."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+import zipfile
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from configs.environment import EnvironmentConfig
+from configs.errors import UserError
+from configs.importing import ImportConfig
+from teacher.checkpoint import read_teacher
+from teacher.importing import run
+from teacher.policy import load_teacher
+
+warnings.filterwarnings("ignore", module="stable_baselines3")
+
+
+class Frames(gymnasium.Env):  # type: ignore[type-arg]
+    """Only the spaces of a game: what the libraries build their networks for."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    action_space = gymnasium.spaces.Discrete(6)
+
+    def reset(self, *, seed=None, options=None):  # type: ignore[no-untyped-def]
+        return self.observation_space.sample(), {}
+
+    def step(self, action):  # type: ignore[no-untyped-def]
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+class CleanRLQNetwork(nn.Module):
+    """The network of CleanRL's dqn_atari.py, by its documentation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.Sequential(
+            nn.Conv2d(4, 32, 8, stride=4), nn.ReLU(), nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(),
+            nn.Conv2d(64, 64, 3, stride=1), nn.ReLU(), nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 6),
+        )  # fmt: skip
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.network(x / 255.0)
+
+
+class CleanRLAgent(nn.Module):
+    """The network of CleanRL's ppo_atari.py, by its documentation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.Sequential(
+            nn.Conv2d(4, 32, 8, stride=4), nn.ReLU(), nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(),
+            nn.Conv2d(64, 64, 3, stride=1), nn.ReLU(), nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(),
+        )  # fmt: skip
+        self.actor, self.critic = nn.Linear(512, 6), nn.Linear(512, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.actor(self.network(x / 255.0))
+
+
+def stacks() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (3, 4, 84, 84), np.uint8)
+
+
+def imported(path: Path, folder: Path, **options: str) -> np.ndarray:
+    run(ImportConfig(path=path, **options), folder)  # type: ignore[arg-type]
+    return load_teacher(folder / "teacher.safetensors").q_values(stacks())
+
+
+@pytest.mark.parametrize("kind", ["DQN", "QR-DQN", "PPO", "A2C"])
+def test_agents_of_stable_baselines3_score_as_before(tmp_path: Path, kind: str) -> None:
+    import sb3_contrib
+    import stable_baselines3
+
+    make = {
+        "DQN": stable_baselines3.DQN, "QR-DQN": sb3_contrib.QRDQN, "PPO": stable_baselines3.PPO,
+        "A2C": stable_baselines3.A2C,
+    }[kind]  # fmt: skip
+    model = make("CnnPolicy", Frames(), seed=1, **({"buffer_size": 10} if kind.endswith("DQN") else {}))
+    model.save(tmp_path / "agent.zip")
+    obs = torch.from_numpy(stacks())
+    with torch.no_grad():
+        if kind == "DQN":
+            wanted = model.policy.q_net(obs)
+        elif kind == "QR-DQN":
+            wanted = model.policy.quantile_net(obs).mean(dim=1)
+        else:
+            wanted = model.policy.get_distribution(obs).distribution.logits
+    found = torch.from_numpy(imported(tmp_path / "agent.zip", tmp_path))
+    if kind in ("PPO", "A2C"):
+        # torch.distributions stores logits less their log-sum-exp: the softmax is the policy.
+        found, wanted = found.softmax(dim=1), wanted.softmax(dim=1)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+    provenance = read_teacher(tmp_path / "teacher.safetensors")[3]
+    assert set(provenance.parents) == {"source"}
+
+
+@pytest.mark.parametrize("network", [CleanRLQNetwork, CleanRLAgent])
+def test_state_dicts_of_cleanrl_score_as_before(tmp_path: Path, network: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    agent = network()
+    torch.save(agent.state_dict(), tmp_path / "dqn_atari.cleanrl_model")
+    with torch.no_grad():
+        wanted = agent(torch.from_numpy(stacks()).float())
+    found = torch.from_numpy(imported(tmp_path / "dqn_atari.cleanrl_model", tmp_path))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+class Payload:
+    def __reduce__(self):  # type: ignore[no-untyped-def]
+        return (Path.touch, (Path("unpickled"),))
+
+
+def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"network.0.weight": Payload()}, tmp_path / "evil.pth")
+    (tmp_path / "plain.pkl").write_bytes(pickle.dumps(Payload()))
+    torch.save(CleanRLQNetwork(), tmp_path / "whole.pth")
+    for name in ("evil.pth", "plain.pkl", "whole.pth"):
+        with pytest.raises(UserError, match=rf"{name}: holds more than tensors") as caught:
+            run(ImportConfig(path=tmp_path / name), tmp_path)
+        assert "torch.save(agent.state_dict()" in str(caught.value.remedy)
+    assert not (tmp_path / "unpickled").exists()
+    assert not (tmp_path / "teacher.safetensors").exists()
+
+
+def test_what_is_no_agent_is_refused_by_name(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("readme.txt", "nothing")
+    (tmp_path / "cut.pth").write_bytes(b"PK\x03\x04 cut")
+    torch.save({"a": torch.zeros(2)}, tmp_path / "strange.pth")
+    agent = CleanRLQNetwork().state_dict()
+    torch.save({**agent, "network.9.bias": torch.full((6,), float("nan"))}, tmp_path / "nan.pth")
+    torch.save({**agent, "network.7.weight": torch.zeros(512, 3137)}, tmp_path / "wide.pth")
+    wide = {"network.9.weight": torch.zeros(306, 512), "network.9.bias": torch.zeros(306)}
+    torch.save({**agent, **wide}, tmp_path / "c51.pth")
+    for name, match in (
+        ("none.zip", "no such file"),
+        ("other.zip", "not a readable PyTorch file|holds more than tensors"),
+        ("cut.pth", "not a readable PyTorch file|holds more than tensors"),
+        ("strange.pth", r"no agent of cleanrl that is known here \(it holds a "),
+        ("nan.pth", "head.bias holds NaN"),
+        ("wide.pth", r"hidden.weight is \(512, 3137\), the Nature network's is \(512, 3136\)"),
+        ("c51.pth", "scores 306 actions, pong has 6"),
+    ):
+        with pytest.raises(UserError, match=match):
+            run(ImportConfig(path=tmp_path / name), tmp_path)
+    torch.save(agent, tmp_path / "pong.pth")
+    with pytest.raises(UserError, match="scores 6 actions, breakout has 4"):
+        run(
+            ImportConfig(path=tmp_path / "pong.pth", environment=EnvironmentConfig(game="breakout")), tmp_path
+        )
+    with pytest.raises(UserError, match=r"has no policy\.pth"):
+        run(ImportConfig(path=tmp_path / "pong.pth", library="sb3"), tmp_path)

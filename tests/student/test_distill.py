@@ -99,7 +99,7 @@ def test_goes_on_from_another_trainings_network(folder, tmp_path):
         for name, tensor in made.network.state_dict().items():
             assert torch.equal(tensor, saved[f"network.{name}"]), name
         made.close()
-    with pytest.raises(UserError, match="trains a 1chip student, not 2chip"):
+    with pytest.raises(UserError, match="trains a student of architecture 1chip, not 2chip"):
         distill.run(config(folder, initial=checkpoint, architecture="2chip"), tmp_path / "other")
     result = distill.run(config(folder, initial=checkpoint), tmp_path / "next")
     assert set(load(result.artefact)[1].parents) == {"buffer", "teacher", "initial"}

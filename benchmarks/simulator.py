@@ -31,7 +31,7 @@ from deploy.packed_kernel import PackedNet
 from deploy.simulator import CoreSimulator
 from student.architectures import ARCHITECTURES
 from student.integer_net import IntegerNet, load
-from student.torch_net import TorchIntegerNet
+from student.torch_net import TorchIntegerNet, convolve
 from tests.nets import table1_net
 
 ROUNDS = 9
@@ -52,10 +52,7 @@ def dense(net: IntegerNet, memory_format: torch.memory_format) -> Callable[[np.n
         with torch.inference_mode():
             x = torch.from_numpy(stack_CHW)[None].float()
             for layer, weight, theta in zip(net.layers, weights, thetas, strict=True):
-                inner = torch.nn.functional.pad(x, [min(layer.pad, 0)] * 4)
-                s = torch.nn.functional.conv2d(
-                    inner, weight, None, layer.stride, max(layer.pad, 0), 1, layer.groups
-                )
+                s = convolve(x, weight, layer)
                 x = (s >= theta).float()
             return x.sum(dim=(0, 2, 3))[:used].view(-1, actions).sum(dim=0).long().numpy()
 

@@ -179,6 +179,20 @@ class CoreMap:
         return int(self.layer_tick_L[-1])
 
     @property
+    def input_source_E(self) -> npt.NDArray[np.int64]:
+        """Transducer output (flat index o*H*W + h*W + w of layer 0) of each input entry, (E,)."""
+        return np.repeat(np.arange(len(self.input_start_S) - 1), np.diff(self.input_start_S))
+
+    @property
+    def driven_CA(self) -> npt.NDArray[np.bool_]:
+        """True for every axon that a neuron or an input entry drives, (C, A)."""
+        driven = np.zeros(self.axon_type_CA.shape, np.bool_)
+        core, neuron = np.nonzero(self.dest_core_CN != NONE)
+        driven[self.dest_core_CN[core, neuron], self.dest_axon_CN[core, neuron]] = True
+        driven[self.input_core_E, self.input_axon_E] = True
+        return driven
+
+    @property
     def used_CN(self) -> npt.NDArray[np.bool_]:
         """True for every neuron in use, (C, N)."""
         return self.feature_CN != NONE

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 
 from configs.hardware import HardwareSpec
 from deploy.core_map import NONE, CoreMap
-from student.integer_net import IntegerNet
-from student.torch_net import TorchIntegerNet
+from student.integer_net import IntegerLayer, IntegerNet
+from student.torch_net import TorchIntegerNet, convolve
 
 TRUENORTH_CORE_W = 15.7e-6
 TRUENORTH_CHIP_W = 64.4e-3
@@ -77,7 +76,7 @@ def operations(net: IntegerNet, stacks_BCHW: npt.NDArray[np.uint8]) -> Operation
     dense, effective = 0, []
     for layer, x, out in zip(net.layers, inputs, spikes, strict=True):
         dense += layer.fan_in * out[0].numel()
-        effective.append(_meetings(layer.weight_OIHW != 0, x != 0, layer.stride, layer.pad, layer.groups))
+        effective.append(_meetings(layer, x))
     weights = np.concatenate([layer.weight_OIHW.reshape(-1) for layer in net.layers])
     fired, neurons = sum(int(each.sum()) for each in spikes), sum(each.numel() for each in spikes)
     return Operations(
@@ -92,11 +91,9 @@ def operations(net: IntegerNet, stacks_BCHW: npt.NDArray[np.uint8]) -> Operation
     )
 
 
-def _meetings(weight: npt.NDArray[np.bool_], x: torch.Tensor, stride: int, pad: int, groups: int) -> float:
+def _meetings(layer: IntegerLayer, x: torch.Tensor) -> float:
     """Return how often an input that is not 0 meets a weight that is not 0, over all frames."""
-    kernel = torch.from_numpy(weight).float()
-    inner = F.pad(x.float(), [min(pad, 0)] * 4)
-    sums = F.conv2d(inner, kernel, stride=stride, padding=max(pad, 0), groups=groups)
+    sums = convolve((x != 0).float(), torch.from_numpy(layer.weight_OIHW != 0).float(), layer)
     return float(sums.double().sum())
 
 
@@ -149,9 +146,8 @@ def synaptic_events(core_map: CoreMap, layers: Sequence[npt.NDArray[np.uint8]]) 
     bits_XNA = np.unpackbits(core_map.crossbar_XNW.astype("<u8").view(np.uint8), axis=2, bitorder="little")
     met_XA = bits_XNA[:, :, : core_map.spec.axons].sum(axis=1, dtype=np.int64)
     met_CA = met_XA[core_map.core_crossbar_C]
-    entry = np.repeat(np.arange(len(core_map.input_start_S) - 1), np.diff(core_map.input_start_S))
     weight_S = np.zeros(len(core_map.input_start_S) - 1)
-    np.add.at(weight_S, entry, met_CA[core_map.input_core_E, core_map.input_axon_E])
+    np.add.at(weight_S, core_map.input_source_E, met_CA[core_map.input_core_E, core_map.input_axon_E])
     total = float((layers[0].reshape(len(layers[0]), -1).mean(axis=0) * weight_S).sum())
     core, neuron = np.nonzero(core_map.dest_core_CN != NONE)
     met = met_CA[core_map.dest_core_CN[core, neuron], core_map.dest_axon_CN[core, neuron]]

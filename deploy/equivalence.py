@@ -56,10 +56,7 @@ def _deviations(core_map: CoreMap, net: IntegerNet) -> Iterator[str]:
 def sources(core_map: CoreMap) -> npt.NDArray[np.int64]:
     """Return which neuron drives each axon, int64 (C, A): its flat index in the output of its layer, -1 for none."""
     source_CA = np.full((core_map.cores, core_map.spec.axons), NONE, np.int64)
-    start = core_map.input_start_S
-    source_CA[core_map.input_core_E, core_map.input_axon_E] = np.repeat(
-        np.arange(len(start) - 1), np.diff(start)
-    )
+    source_CA[core_map.input_core_E, core_map.input_axon_E] = core_map.input_source_E
     core, neuron = np.nonzero(core_map.dest_core_CN != NONE)
     _, height, width = core_map.layer_shape_L3[core_map.core_layer_C[core]].astype(np.int64).T
     flat = (core_map.feature_CN[core, neuron] * height + core_map.row_CN[core, neuron]) * width

@@ -20,7 +20,7 @@ def summarise(core_map: CoreMap) -> dict[str, Any]:
     chip has ``chip``, ``cores``, ``core_use`` and ``links_out`` (neurons that drive an axon of another chip).
     """
     spec, used = core_map.spec, core_map.used_CN
-    driven = _driven_axons(core_map)
+    driven = core_map.driven_CA
     layers = []
     for index, shape in enumerate(core_map.layer_shape_L3.tolist()):
         mine = core_map.core_layer_C == index
@@ -67,14 +67,6 @@ def summarise(core_map: CoreMap) -> dict[str, Any]:
         "layers": layers,
         "per_chip": chips,
     }
-
-
-def _driven_axons(core_map: CoreMap) -> np.ndarray:
-    driven = np.zeros(core_map.axon_type_CA.shape, bool)
-    core, neuron = np.nonzero(core_map.dest_core_CN != NONE)
-    driven[core_map.dest_core_CN[core, neuron], core_map.dest_axon_CN[core, neuron]] = True
-    driven[core_map.input_core_E, core_map.input_axon_E] = True
-    return driven
 
 
 def format_tables(summary: Mapping[str, Any]) -> str:

@@ -80,7 +80,7 @@ def _widths(m: CoreMap) -> Iterator[Violation]:
         (leak < leak_low) | (leak > leak_high),
         lambda c, n: f"core {c}, neuron {n}: leak {leak[c, n]}, limit {leak_low}..{leak_high}",
     )
-    least, most = _reach(m)
+    least, most = reach(m)
     potential_low, potential_high = _signed(spec.potential_bits)
     yield from _first(
         "potential width",
@@ -92,7 +92,7 @@ def _widths(m: CoreMap) -> Iterator[Violation]:
     )
 
 
-def _reach(m: CoreMap) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def reach(m: CoreMap) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the least and the largest possible sum of every neuron, (C, N)."""
     least, most = (np.zeros(m.theta_CN.shape, np.int64) for _ in range(2))
     for core in range(m.cores):

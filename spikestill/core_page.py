@@ -29,12 +29,9 @@ def core_page(core_map: CoreMap, rate_C: npt.NDArray[np.float64] | None) -> dict
         rate_C: mean share of each core's neurons in use that fire, 0..1; None where no frames were given.
     """
     spec, used = core_map.spec, core_map.used_CN
-    driven = np.zeros(core_map.axon_type_CA.shape, bool)
     core, neuron = np.nonzero(core_map.dest_core_CN != NONE)
     target = core_map.dest_core_CN[core, neuron].astype(np.int64)
-    driven[target, core_map.dest_axon_CN[core, neuron]] = True
-    driven[core_map.input_core_E, core_map.input_axon_E] = True
-    neurons, axons = (np.round(100 * each.mean(axis=1)).astype(int) for each in (used, driven))
+    neurons, axons = (np.round(100 * each.mean(axis=1)).astype(int) for each in (used, core_map.driven_CA))
     edge, count = np.unique(core * core_map.cores + target, return_counts=True)
     sends: list[list[int]] = [[] for _ in range(core_map.cores)]
     for key, times in zip(edge.tolist(), count.tolist(), strict=True):

@@ -37,3 +37,18 @@ def table1_net(name: str, seed: int = 0) -> IntegerNet:
 def random_stack(seed: int, shape: tuple[int, int, int] = STACK_SHAPE) -> np.ndarray:
     """Return a random uint8 stack."""
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+# A first layer that leaves pixels out, groups, a spatial kernel, more features than a core has neurons: several cores.
+SMALL_LAYERS = (
+    LayerSpec(16, 4, 4, -2, 1),
+    LayerSpec(48, 3, 1, 1, 4),
+    LayerSpec(70, 2, 2, 0, 2),
+    LayerSpec(20, 1, 1, 0, 2),
+)
+SMALL_SHAPE = (2, 24, 24)
+
+
+def small_net(seed: int) -> IntegerNet:
+    """Return a random net that takes a few cores, with three actions."""
+    return random_net(SMALL_LAYERS, seed, actions=3, input_shape=SMALL_SHAPE)

@@ -25,6 +25,7 @@ from configs.errors import UserError
 from configs.progress import Progress
 from deploy.core_map import NONE, CoreMap
 from deploy.transduction import plan_transduction, transduce_planned
+from deploy.validate import reach
 
 INPUT, CONFIG, LAYOUT = "input.json", "config.json", "layout.json"
 NUM_WEIGHTS = 4
@@ -106,12 +107,15 @@ def check_ranges(core_map: CoreMap) -> list[dict[str, Any]]:
     """
     used = core_map.used_CN
     driving = core_map.dest_core_CN != NONE
-    least, most = _potentials(core_map)
+    smallest, largest = reach(core_map)
+    leak = -core_map.theta_CN
+    # The potential before and after the leak is added.
+    least, most = smallest + np.minimum(leak, 0), largest + np.maximum(leak, 0)
     x_C, y_C = grid(core_map)
     target = np.where(driving, core_map.dest_core_CN, np.arange(core_map.cores)[:, None])
     rows = []
     for field, low, high, mask, allowed in (
-        ("leak", -core_map.theta_CN, -core_map.theta_CN, used, RTL_POTENTIAL),
+        ("leak", leak, leak, used, RTL_POTENTIAL),
         ("potential", least, most, used, RTL_POTENTIAL),
         ("dx", x_C[target] - x_C[:, None], x_C[target] - x_C[:, None], driving, RTL_OFFSET),
         ("dy", y_C[target] - y_C[:, None], y_C[target] - y_C[:, None], driving, RTL_OFFSET),
@@ -136,21 +140,6 @@ def _row(field: str, bounds: tuple[int, int], allowed: tuple[int, int]) -> dict[
     return {"field": field, "low": bounds[0], "high": bounds[1], "allowed": list(allowed), "fits": fits}
 
 
-def _potentials(core_map: CoreMap) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the least and the largest potential of every neuron while a tick is computed, int64 (C, N)."""
-    bits_XNA = np.unpackbits(core_map.crossbar_XNW.view(np.uint8), axis=2, bitorder="little")
-    bits_XNA = bits_XNA[:, :, : core_map.spec.axons]
-    least = np.zeros(core_map.theta_CN.shape, np.int64)
-    most = np.zeros_like(least)
-    for core in range(core_map.cores):
-        bits = bits_XNA[core_map.core_crossbar_C[core]].astype(np.float32)
-        weight = core_map.weight_Y[core_map.axon_type_CA[core]].astype(np.float32)
-        low, high = bits @ np.minimum(weight, 0), bits @ np.maximum(weight, 0)
-        leak = -core_map.theta_CN[core]
-        least[core], most[core] = np.minimum(low, low + leak), np.maximum(high, high + leak)
-    return least, most
-
-
 def _chips(core_map: CoreMap, x_C: npt.NDArray[np.int64], y_C: npt.NDArray[np.int64]) -> list[dict[str, int]]:
     """Return the corners of every chip in use on the grid."""
     spec = core_map.spec
@@ -172,8 +161,7 @@ def _packets(
 ) -> Iterator[str]:
     """Yield each tick's packets as JSON: a frame's while there are any, then none until the last votes are out."""
     plan = plan_transduction(core_map.transduction, core_map.input_shape)
-    start = core_map.input_start_S
-    entry_source = np.repeat(np.arange(len(start) - 1), np.diff(start))
+    entry_source = core_map.input_source_E
     text = np.array([
         f'{{"destination_core": [{x_C[core]}, {y_C[core]}], "destination_axon": {axon}, '
         f'"destination_tick": {delay - 1}}}'

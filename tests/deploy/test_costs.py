@@ -14,28 +14,19 @@ from deploy import core_map as core_map_format
 from deploy import costs
 from deploy.estimate import run
 from deploy.mapping import map_net
-from student.architectures import LayerSpec
 from student.integer_net import IntegerLayer, IntegerNet, naive_forward, save
-from tests.nets import random_net, random_stack, table1_net
-
-LAYERS = (
-    LayerSpec(16, 4, 4, -2, 1),
-    LayerSpec(48, 3, 1, 1, 4),
-    LayerSpec(70, 2, 2, 0, 2),
-    LayerSpec(20, 1, 1, 0, 2),
-)
-SHAPE = (2, 24, 24)
+from tests.nets import SMALL_LAYERS, SMALL_SHAPE, random_net, random_stack, small_net, table1_net
 
 
 @pytest.fixture(scope="module")
 def net() -> IntegerNet:
-    return random_net(LAYERS, 1, actions=3, input_shape=SHAPE)
+    return small_net(1)
 
 
 @pytest.fixture(scope="module")
 def stacks() -> np.ndarray:
-    dark = np.zeros(SHAPE, np.uint8)
-    return np.stack([random_stack(0, SHAPE), random_stack(1, SHAPE), dark])
+    dark = np.zeros(SMALL_SHAPE, np.uint8)
+    return np.stack([random_stack(0, SMALL_SHAPE), random_stack(1, SMALL_SHAPE), dark])
 
 
 def counted(net: IntegerNet, stack: np.ndarray) -> tuple[int, list[int]]:
@@ -121,6 +112,10 @@ def test_the_stage_writes_its_figures_and_what_it_assumes(
     assert written["operations"] == summary["operations"]
     assert written["provenance"]["parents"].keys() == {"student", "core_map"}
     assert "23.6 pJ" in capsys.readouterr().err
-    save(random_net(LAYERS[:2], 1, actions=3, input_shape=SHAPE), tmp_path / "other.safetensors", provenance)
+    save(
+        random_net(SMALL_LAYERS[:2], 1, actions=3, input_shape=SMALL_SHAPE),
+        tmp_path / "other.safetensors",
+        provenance,
+    )
     with pytest.raises(UserError, match="maps a net of layers"):
         run(EstimateConfig(student=tmp_path / "other.safetensors", core_map=files["core_map"]), tmp_path)

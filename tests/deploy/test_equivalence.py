@@ -9,21 +9,13 @@ from configs.hardware import hardware
 from deploy.core_map import NONE, CoreMap
 from deploy.equivalence import first_deviation
 from deploy.mapping import map_net
-from student.architectures import LayerSpec
 from student.integer_net import IntegerNet
-from tests.nets import random_net, table1_net
-
-LAYERS = (
-    LayerSpec(16, 4, 4, -2, 1),
-    LayerSpec(48, 3, 1, 1, 4),
-    LayerSpec(70, 2, 2, 0, 2),
-    LayerSpec(20, 1, 1, 0, 2),
-)
+from tests.nets import small_net, table1_net
 
 
 @pytest.fixture(scope="module")
 def net() -> IntegerNet:
-    return random_net(LAYERS, 3, actions=3, input_shape=(2, 24, 24))
+    return small_net(3)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +39,7 @@ def test_the_1_chip_map_with_splitters_is_its_net() -> None:
 
 
 def test_another_net_with_these_shapes_is_found(core_map: CoreMap) -> None:
-    other = random_net(LAYERS, 4, actions=3, input_shape=(2, 24, 24))
+    other = small_net(4)
     assert "transduction layer, weight_OIHW" in str(first_deviation(core_map, other))
 
 
@@ -55,7 +47,7 @@ def test_another_net_with_these_shapes_is_found(core_map: CoreMap) -> None:
 def test_any_flipped_crosspoint_is_named(net: IntegerNet, core_map: CoreMap, seed: int) -> None:
     rng = np.random.default_rng(seed)
     core, neuron = rng.choice(np.argwhere(core_map.used_CN & ~core_map.core_relay_C[:, None]))
-    driven = np.flatnonzero(_driven(core_map)[core])
+    driven = np.flatnonzero(core_map.driven_CA[core])
     axon = int(rng.choice(driven))
     crossbar, which = core_map.crossbar_XNW.copy(), core_map.core_crossbar_C.copy()
     one = crossbar[which[core]].copy()
@@ -120,11 +112,3 @@ def test_any_other_delay_is_named(net: IntegerNet, core_map: CoreMap, seed: int)
     found = str(first_deviation(changed(core_map, dest_delay_CN=delay), net))
     assert "equal delays" in found
     assert "core" in found
-
-
-def _driven(core_map: CoreMap) -> np.ndarray:
-    driven = np.zeros(core_map.axon_type_CA.shape, bool)
-    core, neuron = np.nonzero(core_map.dest_core_CN != NONE)
-    driven[core_map.dest_core_CN[core, neuron], core_map.dest_axon_CN[core, neuron]] = True
-    driven[core_map.input_core_E, core_map.input_axon_E] = True
-    return driven

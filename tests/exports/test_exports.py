@@ -19,23 +19,10 @@ from runtime.zoo import zoo_path
 from student.architectures import LayerSpec, architecture, centred
 from student.integer_net import IntegerLayer, IntegerNet, count_votes, load, naive_forward, save
 from tests.exports.readers import netx_spikes, nir_spikes, ranc_outputs
-from tests.nets import random_net, random_stack
-
-# A first layer that leaves pixels out, groups, a spatial kernel, more features than a core has neurons: several cores.
-LAYERS = (
-    LayerSpec(16, 4, 4, -2, 1),
-    LayerSpec(48, 3, 1, 1, 4),
-    LayerSpec(70, 2, 2, 0, 2),
-    LayerSpec(20, 1, 1, 0, 2),
-)
-SHAPE = (2, 24, 24)
+from tests.nets import SMALL_SHAPE, random_net, random_stack, small_net
 
 
-def small_net(seed: int) -> IntegerNet:
-    return random_net(LAYERS, seed, actions=3, input_shape=SHAPE)
-
-
-def stacks_of(count: int, shape: tuple[int, int, int] = SHAPE) -> np.ndarray:
+def stacks_of(count: int, shape: tuple[int, int, int] = SMALL_SHAPE) -> np.ndarray:
     return np.stack([random_stack(seed, shape) for seed in range(count)])
 
 

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING, Any
 
 from configs.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Ints = npt.NDArray[np.signedinteger[Any]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,6 +66,11 @@ class HardwareSpec:
     def cores(self) -> int:
         """Cores of the whole system."""
         return self.cores_per_chip * self.chips
+
+    def on_grid(self, chip: Ints, x: Ints, y: Ints) -> tuple[Ints, Ints]:
+        """Return x and y, int64, on one grid of all chips side by side, for places on chips."""
+        wide = chip.astype("int64")
+        return wide % self.chips_x * self.cores_x + x, wide // self.chips_x * self.cores_y + y
 
     @property
     def max_fan_in(self) -> int:

@@ -278,9 +278,7 @@ def _place(m: CoreMap) -> Iterator[Violation]:
 
 
 def _reaches(m: CoreMap, spec: HardwareSpec, limit: int) -> Iterator[Violation]:
-    chip = m.chip_C.astype(np.int64)
-    across = m.x_C + chip % spec.chips_x * spec.cores_x
-    down = m.y_C + chip // spec.chips_x * spec.cores_y
+    across, down = spec.on_grid(m.chip_C, m.x_C, m.y_C)
     dest = np.where(m.dest_core_CN == NONE, np.arange(m.cores)[:, None], m.dest_core_CN)
     offset = np.maximum(np.abs(across[dest] - across[:, None]), np.abs(down[dest] - down[:, None]))
     yield from _first(

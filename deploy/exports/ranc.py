@@ -44,7 +44,7 @@ def write(core_map: CoreMap, stacks_BCHW: npt.NDArray[np.uint8], folder: Path) -
         UserError: a parameter exceeds RANC's width: layer, core and neuron are named; the disk is full.
     """
     ranges = check_ranges(core_map)
-    x_C, y_C = grid(core_map)
+    x_C, y_C = core_map.spec.on_grid(core_map.chip_C, core_map.x_C, core_map.y_C)
     bus = [0, int(y_C.max()) + 1]
     config = {
         "num_neurons": core_map.spec.neurons,
@@ -87,15 +87,6 @@ def write(core_map: CoreMap, stacks_BCHW: npt.NDArray[np.uint8], folder: Path) -
     return layout
 
 
-def grid(core_map: CoreMap) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return each core's (x, y) on one grid that holds all chips side by side."""
-    spec, chip = core_map.spec, core_map.chip_C.astype(np.int64)
-    return (
-        chip % spec.chips_x * spec.cores_x + core_map.x_C,
-        chip // spec.chips_x * spec.cores_y + core_map.y_C,
-    )
-
-
 def check_ranges(core_map: CoreMap) -> list[dict[str, Any]]:
     """Return what the map asks of RANC's fields and what they hold, one row a field.
 
@@ -111,7 +102,7 @@ def check_ranges(core_map: CoreMap) -> list[dict[str, Any]]:
     leak = -core_map.theta_CN
     # The potential before and after the leak is added.
     least, most = smallest + np.minimum(leak, 0), largest + np.maximum(leak, 0)
-    x_C, y_C = grid(core_map)
+    x_C, y_C = core_map.spec.on_grid(core_map.chip_C, core_map.x_C, core_map.y_C)
     target = np.where(driving, core_map.dest_core_CN, np.arange(core_map.cores)[:, None])
     rows = []
     for field, low, high, mask, allowed in (

@@ -74,7 +74,7 @@ def ways(
 
 def hops(found: Ways, placement: Placement, spec: HardwareSpec) -> tuple[float, float]:
     """Return (spikes x hops, spikes across chip borders) of a frame."""
-    x, y = _coordinates(placement, spec)
+    x, y = spec.on_grid(placement.chip_C, placement.x_C, placement.y_C)
     chip = placement.chip_C.astype(np.int64)
     a, b = found.source_E, found.target_E
     steps = np.abs(x[a] - x[b]) + np.abs(y[a] - y[b])
@@ -86,7 +86,7 @@ def hops(found: Ways, placement: Placement, spec: HardwareSpec) -> tuple[float, 
 def anneal(found: Ways, placement: Placement, spec: HardwareSpec, seed: int = 0) -> Placement:
     """Return a placement with shorter ways on the chips that ``placement`` uses."""
     cores = len(placement.chip_C)
-    x, y = _coordinates(placement, spec)
+    x, y = spec.on_grid(placement.chip_C, placement.x_C, placement.y_C)
     width, height = spec.cores_x * spec.chips_x, spec.cores_y * spec.chips_y
     allowed = np.zeros((height, width), np.bool_)
     for chip in np.unique(placement.chip_C).tolist():
@@ -115,17 +115,6 @@ def anneal(found: Ways, placement: Placement, spec: HardwareSpec, seed: int = 0)
     )
     after = hops(found, moved, spec)
     return moved if after[0] + BORDER_HOPS * after[1] < total + BORDER_HOPS * across else placement
-
-
-def _coordinates(
-    placement: Placement, spec: HardwareSpec
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return x and y on one grid of all chips."""
-    chip = placement.chip_C.astype(np.int64)
-    return (
-        chip % spec.chips_x * spec.cores_x + placement.x_C,
-        chip // spec.chips_x * spec.cores_y + placement.y_C,
-    )
 
 
 @njit(cache=True, nogil=True)

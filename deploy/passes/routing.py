@@ -73,13 +73,10 @@ def route(layers: tuple[LayerCores, ...], placement: Placement, spec: HardwareSp
 def _check_offsets(routes: Routes, placement: Placement, spec: HardwareSpec) -> None:
     if spec.max_offset is None:
         return
-    chip = placement.chip_C.astype(np.int64)
+    across, down = spec.on_grid(placement.chip_C, placement.x_C, placement.y_C)
     core, neuron = np.nonzero(routes.dest_core_CN != NONE)
     dest = routes.dest_core_CN[core, neuron]
-    for axis, position in (
-        ("x", placement.x_C + chip % spec.chips_x * spec.cores_x),
-        ("y", placement.y_C + chip // spec.chips_x * spec.cores_y),
-    ):
+    for axis, position in (("x", across), ("y", down)):
         offset = position[dest] - position[core]
         bad = np.flatnonzero(np.abs(offset) > spec.max_offset)
         if bad.size:

@@ -51,7 +51,7 @@ class Operations:
         footprint_bytes: weights at two bits and thresholds at four bytes.
         connection_sparsity: share of weights that are 0.
         activation_sparsity: share of neurons that do not fire, over all layers and frames.
-        dense: synaptic operations of a decision if nothing were 0.
+        dense: synaptic operations of a decision if nothing were 0 but the padding.
         effective_macs: multiply-accumulates of a decision with neither factor 0: the transduction layer's.
         effective_acs: accumulates of a decision with neither factor 0: all later layers'.
     """
@@ -73,10 +73,10 @@ def operations(net: IntegerNet, stacks_BCHW: npt.NDArray[np.uint8]) -> Operation
     """
     spikes = TorchIntegerNet(net).spikes(torch.from_numpy(stacks_BCHW))
     inputs = [torch.from_numpy(stacks_BCHW), *spikes[:-1]]
-    dense, effective = 0, []
-    for layer, x, out in zip(net.layers, inputs, spikes, strict=True):
-        dense += layer.fan_in * out[0].numel()
-        effective.append(_meetings(layer, x))
+    dense, effective = 0.0, []
+    for layer, x in zip(net.layers, inputs, strict=True):
+        dense += _meetings(torch.ones_like(x[:1]), np.ones_like(layer.weight_OIHW), layer)
+        effective.append(_meetings(x, layer.weight_OIHW, layer))
     weights = np.concatenate([layer.weight_OIHW.reshape(-1) for layer in net.layers])
     fired, neurons = sum(int(each.sum()) for each in spikes), sum(each.numel() for each in spikes)
     return Operations(
@@ -85,15 +85,15 @@ def operations(net: IntegerNet, stacks_BCHW: npt.NDArray[np.uint8]) -> Operation
         ),
         connection_sparsity=float((weights == 0).mean()),
         activation_sparsity=1.0 - fired / neurons,
-        dense=float(dense),
+        dense=dense,
         effective_macs=effective[0] / len(stacks_BCHW),
         effective_acs=sum(effective[1:]) / len(stacks_BCHW),
     )
 
 
-def _meetings(layer: IntegerLayer, x: torch.Tensor) -> float:
-    """Return how often an input that is not 0 meets a weight that is not 0, over all frames."""
-    sums = convolve((x != 0).float(), torch.from_numpy(layer.weight_OIHW != 0).float(), layer)
+def _meetings(x_BCHW: torch.Tensor, weight_OIHW: npt.NDArray[np.int8], layer: IntegerLayer) -> float:
+    """Return how often an input that is not 0 meets a weight that is not 0 in ``layer``, over all frames."""
+    sums = convolve((x_BCHW != 0).float(), torch.from_numpy(weight_OIHW != 0).float(), layer)
     return float(sums.double().sum())
 
 

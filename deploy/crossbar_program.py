@@ -9,9 +9,11 @@ What makes it fast, none of which changes a spike:
   rotation of bit positions are one *move*, target |= rotate_left(source & mask, rotation). Within a tile the
   order of lanes, and that of axons of equal weight, is free: it is chosen so that few moves suffice.
 - A core's axon words that receive the same moves (the +1 and -1 axons of a ternary input) are gathered once.
+- A word that would take more than ``MOST_MOVES`` moves, for its axons are fed from all over the chip, is
+  *collected* instead: one source bit for each of its 64 axons, 4 bytes against a move's 24.
 
 Axis suffixes: C cores, N neurons of a core, A axons, K tiles, W axon words of a core, M moves, S transducer
-outputs, V vote masks.
+outputs, V vote masks, L collected words.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ import numpy.typing as npt
 from deploy.core_map import NONE, WORD_BITS, CoreMap
 from deploy.packed_kernel import words_for
 
-NEVER = np.iinfo(np.int64).max
+NEVER = np.iinfo(np.int32).max
+MOST_MOVES = 20
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
@@ -42,7 +45,7 @@ class CrossbarProgram(NamedTuple):
         tile_C: int64 (C,), the core's tile.
         block_start_K: int64 (K + 1,), a tile's blocks of 64 lanes.
         crossbar: uint64 (blocks, W, 64), bit b of [block, w, lane]: the axon at bit b of word w meets it.
-        theta: int64 (blocks, 64), thresholds; the largest int64 in lanes that are not used.
+        theta: int32 (blocks, 64), thresholds; the largest int32 in lanes that are not used.
         weight_KW: int64 (K, W), weight of the axons of each word.
         twin_CW: int64 (C, W), an earlier word of the core with the same spikes, or -1.
         move_start: int64 (C * W + 1,), the moves into each axon word.
@@ -50,6 +53,10 @@ class CrossbarProgram(NamedTuple):
         move_delay_M: uint32, ticks.
         move_rotation_M: uint64, bits to the left.
         move_mask_M: uint64, bits of the source word.
+        collected_CW: int32 (C, W), the word among those that are collected, or -1.
+        collected_bit: uint32 (L, 64), bit of a row that feeds each axon; any bit where none does.
+        collected_delay_L: uint32, ticks.
+        collected_mask_L: uint64, axons that a bit feeds.
         order_C: int64, cores, those of a tile together.
         vote_word_V, vote_action_V: int64; vote_mask_V: uint64: ones of row[word] & mask vote for action.
     """
@@ -60,7 +67,7 @@ class CrossbarProgram(NamedTuple):
     tile_C: Ints
     block_start_K: Ints
     crossbar: Words
-    theta: Ints
+    theta: npt.NDArray[np.int32]
     weight_KW: Ints
     twin_CW: Ints
     move_start: Ints
@@ -68,6 +75,10 @@ class CrossbarProgram(NamedTuple):
     move_delay_M: npt.NDArray[np.uint32]
     move_rotation_M: Words
     move_mask_M: Words
+    collected_CW: npt.NDArray[np.int32]
+    collected_bit: npt.NDArray[np.uint32]
+    collected_delay_L: npt.NDArray[np.uint32]
+    collected_mask_L: Words
     order_C: Ints
     vote_word_V: Ints
     vote_action_V: Ints
@@ -102,8 +113,13 @@ def compile_program(core_map: CoreMap) -> tuple[CrossbarProgram, Ints]:
     words = weight_KW.shape[1]
     place = place_KA[tile_C[routes.target], routes.axon]
     live = place != NONE
-    target_bit = routes.target * words * WORD_BITS + place
-    start, moves = _moves(source_bit[live], target_bit[live], routes.delay[live], core_map.cores * words)
+    target_bit = (routes.target * words * WORD_BITS + place)[live]
+    source_bit, delay = source_bit[live], routes.delay[live]
+    start, moves = _moves(source_bit, target_bit, delay, core_map.cores * words)
+    twin_CW = _twins(start, moves, core_map.cores, words)
+    collected_CW, collected = _collected(source_bit, target_bit, delay, start, twin_CW)
+    moved = collected_CW.reshape(-1)[target_bit // WORD_BITS] == NONE
+    start, moves = _moves(source_bit[moved], target_bit[moved], delay[moved], core_map.cores * words)
     crossbar, theta = _blocks(columns, thetas, place_KA, words)
     votes = _votes(core_map, bit_CN)
     program = CrossbarProgram(
@@ -115,12 +131,16 @@ def compile_program(core_map: CoreMap) -> tuple[CrossbarProgram, Ints]:
         crossbar=crossbar,
         theta=theta,
         weight_KW=weight_KW,
-        twin_CW=_twins(start.astype(np.int64), moves, core_map.cores, words),
+        twin_CW=twin_CW,
         move_start=start,
         move_source_M=moves[0].astype(np.uint32),
         move_delay_M=moves[1].astype(np.uint32),
         move_rotation_M=moves[2].astype(np.uint64),
         move_mask_M=moves[3].view(np.uint64),
+        collected_CW=collected_CW,
+        collected_bit=collected[0],
+        collected_delay_L=collected[1],
+        collected_mask_L=collected[2],
         order_C=np.argsort(tile_C, kind="stable").astype(np.int64),
         vote_word_V=votes[0],
         vote_action_V=votes[1],
@@ -225,7 +245,9 @@ def _axon_places(
     return place_KA, weight_KW
 
 
-def _blocks(columns: list[Words], thetas: list[Ints], place_KA: Ints, words: int) -> tuple[Words, Ints]:
+def _blocks(
+    columns: list[Words], thetas: list[Ints], place_KA: Ints, words: int
+) -> tuple[Words, npt.NDArray[np.int32]]:
     """Return the crossbars (blocks, W, 64) in the order of axon places, and the thresholds (blocks, 64)."""
     crossbars, padded = [], []
     for column, theta, place in zip(columns, thetas, place_KA, strict=True):
@@ -237,7 +259,7 @@ def _blocks(columns: list[Words], thetas: list[Ints], place_KA: Ints, words: int
         packed = np.packbits(bits, axis=1, bitorder="little").view(np.uint64)
         crossbars.append(packed.reshape(-1, WORD_BITS, words).transpose(0, 2, 1))
         padded.append(np.concatenate([theta, np.full(lanes - len(theta), NEVER)]).reshape(-1, WORD_BITS))
-    return np.ascontiguousarray(np.concatenate(crossbars)), np.ascontiguousarray(np.concatenate(padded))
+    return np.ascontiguousarray(np.concatenate(crossbars)), np.concatenate(padded).astype(np.int32)
 
 
 def _moves(source_bit: Ints, target_bit: Ints, delay: Ints, target_words: int) -> tuple[Ints, Ints]:
@@ -276,6 +298,33 @@ def _twins(start: Ints, moves: Ints, cores: int, words: int) -> Ints:
             same = (moves[:, one] == moves[:, other]).all(axis=0)
             twin_CW[core[np.logical_and.reduceat(same, ends - count)], word] = earlier
     return twin_CW
+
+
+def _collected(
+    source_bit: Ints, target_bit: Ints, delay: Ints, start: Ints, twin_CW: Ints
+) -> tuple[npt.NDArray[np.int32], tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32], Words]]:
+    """Return which words are collected (C, W), and their bits, delays and masks.
+
+    A word is collected where it takes more than ``MOST_MOVES`` moves, has no twin, its routes have one delay,
+    and no axon of it is fed twice.
+    """
+    words = twin_CW.size
+    word = target_bit // WORD_BITS
+    fed_once = np.bincount(target_bit, minlength=words * WORD_BITS).reshape(-1, WORD_BITS).max(axis=1) <= 1
+    least, most = np.full(words, NEVER), np.zeros(words, np.int64)
+    np.minimum.at(least, word, delay)
+    np.maximum.at(most, word, delay)
+    chosen = (np.diff(start) > MOST_MOVES) & (twin_CW.reshape(-1) == NONE) & fed_once & (least == most)
+    found = np.flatnonzero(chosen)
+    index = np.full(words, NONE, np.int32)
+    index[found] = np.arange(len(found))
+    bit = np.zeros((len(found), WORD_BITS), np.uint32)
+    mask = np.zeros(len(found), np.uint64)
+    here = chosen[word]
+    row, axon = index[word[here]], target_bit[here] % WORD_BITS
+    bit[row, axon] = source_bit[here]
+    np.bitwise_or.at(mask, row, np.uint64(1) << axon.astype(np.uint64))
+    return index.reshape(twin_CW.shape), (bit, most[found].astype(np.uint32), mask)
 
 
 def _join(keys: Ints, bit: Ints) -> tuple[Ints, Words]:

@@ -15,6 +15,8 @@ Axis suffixes: B frames, C cores, N neurons of a core, A actions, W axon words, 
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import numpy.typing as npt
 from numba import njit
@@ -30,10 +32,11 @@ DISAGREE = 2
 
 
 class CoreSimulator:
-    """Plays a core map, exactly and on one thread; releases the GIL. One caller at a time.
+    """Plays a core map, exactly; releases the GIL. One caller at a time.
 
     Args:
         core_map: the student on cores.
+        threads: a pipelined run's frames are shared among as many, each share a stream of its own.
 
     Attributes:
         core_map: the map that it plays.
@@ -43,8 +46,9 @@ class CoreSimulator:
         ValueError: the cores do not come to rest with blank input.
     """
 
-    def __init__(self, core_map: CoreMap) -> None:
+    def __init__(self, core_map: CoreMap, threads: int = 1) -> None:
         self.core_map = core_map
+        self.threads = threads
         self._program, self._bit_CN = compile_program(core_map)
         self._plan = plan_transduction(core_map.transduction, core_map.input_shape)
         delays = [core_map.dest_delay_CN.max(initial=1), core_map.input_delay_E.max(initial=1)]
@@ -154,7 +158,11 @@ class CoreSimulator:
         Raises:
             ValueError: a stack is not uint8 of the map's input shape.
         """
-        return self._stream(stacks_BCHW, self._memory)[0]
+        shares = np.array_split(stacks_BCHW, min(self.threads, len(stacks_BCHW)) or 1)
+        if len(shares) == 1:
+            return self._stream(stacks_BCHW, self._memory)[0]
+        with ThreadPoolExecutor(len(shares)) as pool:
+            return np.concatenate(list(pool.map(lambda share: self._stream(share, self._memory)[0], shares)))
 
     def pipelined_spikes(
         self, stacks_BCHW: npt.NDArray[np.uint8]
@@ -189,6 +197,17 @@ class CoreSimulator:
 
 
 @njit(cache=True, nogil=True)
+def _collect(rows, row, bits):  # type: ignore[no-untyped-def]
+    """Return the 64 ``bits`` of the row that begins at word ``row`` of ``rows``, as one word."""
+    arrived = np.uint64(0)
+    for lane in range(WORD_BITS):
+        bit = np.uint64(bits[lane])
+        spikes = rows[row + (bit >> np.uint64(6))] >> (bit & np.uint64(63))
+        arrived |= (spikes & np.uint64(1)) << np.uint64(lane)
+    return arrived
+
+
+@njit(cache=True, nogil=True)
 def _gather(program, rows, row_of_delay, core, axons):  # type: ignore[no-untyped-def]
     """Bring the spikes that reach ``core`` in this tick to ``axons`` (W,); ``rows`` is flat."""
     words = axons.shape[0]
@@ -196,6 +215,12 @@ def _gather(program, rows, row_of_delay, core, axons):  # type: ignore[no-untype
         twin = program.twin_CW[core, word]
         if twin >= 0:
             axons[word] = axons[twin]
+            continue
+        collected = program.collected_CW[core, word]
+        if collected >= 0:
+            row = row_of_delay[program.collected_delay_L[collected]]
+            arrived = _collect(rows, row, program.collected_bit[collected])
+            axons[word] = arrived & program.collected_mask_L[collected]
             continue
         arrived = np.uint64(0)
         for move in range(

@@ -132,8 +132,16 @@ def _scores_function(name: str, game: str, actions: int, paths: dict[str, Path])
         check_file_game(paths["student"], net.game, net.actions, game, actions)
         integer = TorchIntegerNet(net)
         yield lambda obs_BCHW: integer.votes(torch.from_numpy(obs_BCHW)).numpy()
-    elif name in ("cores", "lava"):
-        agent = make_agent(name, paths["core_map" if name == "cores" else "student"], game, actions)
+    elif name == "cores":
+        from deploy.core_map import load as load_core_map
+        from deploy.simulator import CoreSimulator
+        from teacher.machine import cores
+
+        core_map = load_core_map(paths["core_map"])
+        check_file_game(paths["core_map"], core_map.game, core_map.actions, game, actions)
+        yield CoreSimulator(core_map, threads=cores()).pipelined
+    elif name == "lava":
+        agent = make_agent(name, paths["student"], game, actions)
         with contextlib.closing(agent):
             yield lambda obs_BCHW: _one_by_one(agent, obs_BCHW)
     else:

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.chip import random_chip
 from configs.hardware import HardwareSpec, hardware
 from configs.provenance import Provenance
+from deploy import crossbar_program
 from deploy.core_map import NONE, CoreMap
 from deploy.crossbar_program import compile_program
 from deploy.mapping import map_net
@@ -51,6 +53,8 @@ def test_plays_like_the_net_and_like_the_naive_interpreter(spec: HardwareSpec) -
     wanted = np.stack([count_votes(layers[-1], net.actions) for layers in references])
     assert np.array_equal(votes, wanted)
     assert np.array_equal(simulator.pipelined(frames), wanted)
+    for threads in (2, 3, 9):
+        assert np.array_equal(CoreSimulator(core_map, threads).pipelined(frames), wanted)
     for frame, reference in enumerate(references):
         alone = simulator.spikes(frames[frame])
         assert np.array_equal(simulator.votes(frames[frame]), wanted[frame])
@@ -63,6 +67,24 @@ def test_plays_like_the_net_and_like_the_naive_interpreter(spec: HardwareSpec) -
         for frame in range(len(frames)):
             for layer, found in enumerate(slow_spikes[frame], start=1):
                 assert np.array_equal(spikes[frame][layer], found)
+
+
+@pytest.mark.parametrize("most_moves", [20, 0])
+def test_a_chip_of_random_full_cores_plays_like_the_naive_interpreter(
+    most_moves: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 0 moves allowed, words are collected bit by bit, as those of a chip of 4,096 cores are."""
+    monkeypatch.setattr(crossbar_program, "MOST_MOVES", most_moves)
+    core_map = random_chip(32)
+    program, _ = compile_program(core_map)
+    assert ((program.collected_CW == NONE).sum() == 0) == (most_moves == 0)
+    frames = np.random.default_rng(1).integers(0, 256, (3, *core_map.input_shape), np.uint8)
+    votes, spikes = CoreSimulator(core_map).pipelined_spikes(frames)
+    slow_votes, slow_spikes = play(core_map, list(frames))
+    assert np.array_equal(votes, slow_votes)
+    assert np.array_equal(np.stack([CoreSimulator(core_map).votes(frame) for frame in frames]), slow_votes)
+    for frame, found in enumerate(spikes):
+        assert all(map(np.array_equal, found[1:], slow_spikes[frame]))
 
 
 @settings(deadline=None, max_examples=15, derandomize=True)

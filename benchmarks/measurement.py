@@ -15,6 +15,8 @@ from typing import Any
 from configs.provenance import git_commit, versions
 from teacher.machine import cores, native_bf16, processor
 
+RESULTS = Path(__file__).parent / "results"
+
 
 def record(figures: dict[str, Any]) -> dict[str, Any]:
     """Return ``figures`` with the machine, the commit, the versions and the command that made them."""
@@ -37,9 +39,8 @@ def record(figures: dict[str, Any]) -> dict[str, Any]:
 def finish(name: str, figures: dict[str, Any]) -> None:
     """Print the record and write it to ``benchmarks/results/NAME.json``."""
     text = json.dumps(record(figures), indent=2)
-    path = Path(__file__).parent / "results" / f"{name}.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text + "\n", encoding="utf-8")
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
     print(text)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from configs.environment import EnvironmentConfig
+from configs.teach import check_range
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -14,9 +15,19 @@ class ImportConfig:
     """Another library's Atari agent as a teacher: what it scores actions by becomes the Q-values."""
 
     path: Path
-    """The file: a Stable-Baselines3 ``.zip``, or a PyTorch state dict that CleanRL saved."""
+    """The file: a Stable-Baselines3 ``.zip``, a PyTorch state dict that CleanRL saved, ONNX or TorchScript."""
     environment: EnvironmentConfig = dataclasses.field(default_factory=EnvironmentConfig)
     """The game that the agent plays; the file does not say."""
-    library: Literal["auto", "sb3", "cleanrl"] = "auto"
+    library: Literal["auto", "sb3", "cleanrl", "onnx", "torchscript"] = "auto"
     """Who wrote it: Stable-Baselines3 (DQN, QR-DQN, PPO, A2C with ``CnnPolicy``), CleanRL (``dqn_atari``,
-    ``ppo_atari``); auto: told from the file."""
+    ``ppo_atari``), or any network as ONNX or TorchScript, which stays the program that it is; auto: told from
+    the file."""
+    divide_by: float = 1.0
+    """What pixels (0..255) are divided by before an ONNX or TorchScript network sees them, > 0: 1 where it divides
+    them itself, 255 where it takes 0..1."""
+    output: int = 0
+    """Which output of an ONNX or TorchScript network has the Q-values or logits, 0..63."""
+
+    def __post_init__(self) -> None:
+        check_range(self, "divide_by", 1e-6, 1e6)
+        check_range(self, "output", 0, 63)

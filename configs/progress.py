@@ -43,6 +43,13 @@ class Progress:
         elif time.monotonic() - self._last >= PLAIN_INTERVAL_S:
             self._print()
 
+    def say(self, text: str) -> None:
+        """Print a line about the work, above the bar where there is one."""
+        if self._bar is not None:
+            self._bar.write(f"{self.label}: {text}", file=sys.stderr)
+        else:
+            print(f"{self.label}: {text}", file=sys.stderr, flush=True)
+
     def close(self) -> None:
         """End the bar, or print the last line."""
         if self._bar is not None:

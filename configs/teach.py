@@ -28,7 +28,7 @@ class TeachConfig:
     """The game."""
     initial: Path | None = None
     """Teacher file to go on from; None: random weights. Exploration then begins at ``epsilon_final``."""
-    steps: int = 1_200_000
+    steps: int = 750_000
     """Agent steps to train for (a step is ``frame_skip`` emulator frames), 1..1e9."""
     num_envs: int = 32
     """Environments stepped together, 1..1024."""
@@ -36,11 +36,11 @@ class TeachConfig:
     """Frames that the replay holds, 1..1e7; 7,056 bytes each."""
     replay_start: int = 10_000
     """Agent steps taken before the first update, >= 1; actions are random until then (without ``initial``)."""
-    update_period: int = 16
+    update_period: int = 32
     """Agent steps per gradient update, 1..1024; it divides ``num_envs`` or is a multiple of it."""
     batch_size: int = 128
     """Transitions per update, 1..65536."""
-    n_step: int = 3
+    n_step: int = 5
     """Rewards summed before bootstrapping, 1..32; 1 is the paper's (Sutton 1988 for n-step returns)."""
     discount: float = 0.99
     """Discount of one agent step, 0..1."""
@@ -48,11 +48,11 @@ class TeachConfig:
     """Alpha of proportional prioritised replay (Schaul 2016), 0..1; 0 samples uniformly."""
     priority_correction: float = 0.4
     """Beta at the start, raised linearly to 1 at the end, 0..1."""
-    target_period: int = 4_000
+    target_period: int = 6_000
     """Agent steps between copies of the online network to the target network, >= 1."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
     """``adam`` (Kingma 2015) or ``rmsprop``, centred with decay 0.95 (Mnih 2015)."""
-    learning_rate: float = 2.5e-4
+    learning_rate: float = 3e-4
     """Step size of the optimiser, > 0. Adam at 2.5e-4 without ``center_pixels`` kills conv1's ReLUs in Pong."""
     learning_rate_final: float = 2e-5
     """Step size at the end; it falls linearly over the last third of the training, > 0."""
@@ -65,14 +65,22 @@ class TeachConfig:
     weights themselves. The gaps between Q-values are small against the noise of single updates (Polyak 1992)."""
     max_gradient_norm: float = 10.0
     """Gradients are scaled down to this L2 norm, >= 0; 0: never."""
-    epsilon_final: float = 0.03
+    epsilon_final: float = 0.02
     """Exploration rate after the decay, 0..1; it starts at 1."""
-    epsilon_steps: int = 150_000
+    epsilon_steps: int = 100_000
     """Agent steps over which the exploration rate falls linearly, >= 1."""
     life_loss_terminal: bool = True
     """End the return (not the game) where a life is lost, as DQN does."""
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Format of convolutions and products; the last layer and the masters are fp32. auto: bf16 if native."""
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16", "fp16-master", "fp8"] = "auto"
+    """Format of training, docs/precision.md; master weights are fp32 in each. auto: bf16 if native, else fp32."""
+    loss_scale: float = 65_536.0
+    """Factor on the loss at the start, 1..2**40; fp16 and fp16-master only. Halved where a gradient overflows."""
+    loss_scale_period: int = 2_000
+    """Updates without overflow after which the factor doubles, >= 1."""
+    flat_masters: bool = False
+    """Keep the master weights of each group in one flat tensor, which is what the optimiser steps."""
+    head_learning_rate_factor: float = 1.0
+    """Step size of the last layer, a group of its own, as a multiple of the others', > 0."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the network runs."""
     threads: int = 0
@@ -103,6 +111,9 @@ class TeachConfig:
             ("averaging", 0, 0.99999),
             ("max_gradient_norm", 0, 1e9),
             ("epsilon_final", 0, 1),
+            ("loss_scale", 1, 2**40),
+            ("loss_scale_period", 1, 1e9),
+            ("head_learning_rate_factor", 1e-6, 1e6),
             ("epsilon_steps", 1, 1e9),
             ("threads", 0, 1024),
             ("segment_steps", 1, 1e9),
@@ -115,6 +126,12 @@ class TeachConfig:
                 f"update_period {self.update_period} neither divides num_envs {self.num_envs} nor is a multiple of it",
                 "give an update_period that does",
             )
+        for name in ("batch_size", "num_envs"):
+            if self.precision == "fp8" and getattr(self, name) % 16:
+                raise UserError(
+                    f"{name} {getattr(self, name)} with precision fp8: FP8 products want a multiple of 16",
+                    f"give --{name} a multiple of 16",
+                )
         if self.replay_capacity // self.num_envs < 64 + self.n_step:
             raise UserError(
                 f"replay_capacity {self.replay_capacity} leaves {self.replay_capacity // self.num_envs} frames "

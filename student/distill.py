@@ -33,8 +33,9 @@ from teacher.checkpoint import (
     restore_optimizer,
     write_tensors,
 )
-from teacher.learner import compute_device, compute_dtype
+from teacher.learner import compute_device
 from teacher.machine import cores, keep_freed_memory
+from teacher.precision.formats import number_format
 from teacher.q_network import Weights
 from teacher.teach import check_same_config
 
@@ -86,7 +87,7 @@ class Distillation:
             hysteresis=config.hysteresis,
             sparsity=config.sparsity,
             seed=config.seed,
-            dtype=compute_dtype(config.precision, self.device),
+            dtype=number_format(config.precision, self.device).body,
             game=reader.game,
         ).to(self.device)
         layers = self.network.ternary_layers()

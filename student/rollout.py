@@ -26,12 +26,12 @@ def student_player(path: Path, game: str) -> recorder.Player:
 
     from student.integer_net import load
     from student.torch_net import TorchIntegerNet
-    from teacher.learner import compute_dtype
+    from teacher.precision.formats import number_format
 
     net, _ = load(path)
     if net.game != game:
         raise UserError(f"{path}: plays {net.game}, the environment is {game}", f"give a student of {game}")
-    player = TorchIntegerNet(net, dtype=compute_dtype("auto", torch.device("cpu")))
+    player = TorchIntegerNet(net, dtype=number_format("auto", torch.device("cpu")).body)
 
     def play(stacks_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
         # PyTorch's argmax promises no order among equals, NumPy's takes the lowest.

@@ -17,6 +17,7 @@ from configs.progress import Progress
 from configs.teach import TeachConfig
 from teacher import q_network
 from teacher.environment import make_vector_env
+from teacher.precision.operations import NATIVE, Operations
 from teacher.q_network import Weights
 from teacher.replay import PIXELS
 
@@ -73,7 +74,9 @@ class Actor:
             self._newest(), np.zeros(size, np.int64), np.zeros(size, np.float32), none, none, self.start, ()
         )
 
-    def act(self, weights: Weights, pixel_offset: float, epsilon: float) -> Transition:
+    def act(
+        self, weights: Weights, pixel_offset: float, epsilon: float, operations: Operations = NATIVE
+    ) -> Transition:
         """Choose epsilon-greedily with ``weights``, step all games, return what happened."""
         size = self.config.num_envs
         explore = self.rng.random(size) < epsilon
@@ -83,7 +86,8 @@ class Actor:
             with torch.no_grad():
                 stacks = torch.from_numpy(self.observation).to(device)
                 stacks = stacks.contiguous(memory_format=torch.channels_last)
-                greedy = q_network.q_values(weights, stacks, pixel_offset).argmax(dim=1).cpu().numpy()
+                q = q_network.q_values(weights, stacks, pixel_offset, operations)
+                greedy = q.argmax(dim=1).cpu().numpy()
             action = np.where(explore, action, greedy)
         return self._step(action)
 

@@ -22,6 +22,7 @@ from teacher.q_network import Weights
 TEACHER_SCHEMA = "spikestill.teacher"
 CHECKPOINT_SCHEMA = "spikestill.teach-checkpoint"
 VERSION = 1
+NATURE = "nature"
 
 
 def write_tensors(
@@ -94,8 +95,22 @@ def save_teacher(
     tensors = {name: weight.to(dtype).contiguous() for name, weight in weights.items()}
     write_tensors(
         path, tensors, TEACHER_SCHEMA, provenance,
-        net=json.dumps({"game": game, "actions": actions, "architecture": "nature"}),
+        net=json.dumps({"game": game, "actions": actions, "architecture": NATURE}),
     )  # fmt: skip
+
+
+def architecture(path: Path) -> str:
+    """Return what a teacher's file holds: ``nature``, ``onnx`` or ``torchscript``.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    remedy = "give a teacher that `spikestill teach` or `spikestill import` wrote"
+    _, metadata = read_tensors(path, TEACHER_SCHEMA, remedy)
+    try:
+        return str(json.loads(metadata["net"])["architecture"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: its description is unreadable: {error}", remedy) from error
 
 
 def read_teacher(path: Path) -> tuple[Weights, str, int, Provenance]:
@@ -108,10 +123,15 @@ def read_teacher(path: Path) -> tuple[Weights, str, int, Provenance]:
     tensors, metadata = read_tensors(path, TEACHER_SCHEMA, remedy)
     try:
         net = json.loads(metadata["net"])
-        game, actions = str(net["game"]), int(net["actions"])
+        game, actions, architecture = str(net["game"]), int(net["actions"]), str(net["architecture"])
         provenance = Provenance.from_json(metadata["provenance"])
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: its description is unreadable: {error}", remedy) from error
+    if architecture != NATURE:
+        raise UserError(
+            f"{path}: is an imported program ({architecture}), the weights of a Nature network are wanted",
+            "it can be recorded, scored and played; distill with --hint_weight 0",
+        )
     for name, shape in q_network.shapes(actions).items():
         if name not in tensors or tuple(tensors[name].shape) != shape:
             found = tuple(tensors[name].shape) if name in tensors else "missing"

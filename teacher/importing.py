@@ -1,12 +1,13 @@
-"""The ``import`` stage: agents of Stable-Baselines3 and CleanRL as teachers.
+"""The ``import`` stage: agents of Stable-Baselines3 and CleanRL, ONNX and TorchScript networks as teachers.
 
-All of these are the Nature network (Mnih 2015) under other names, or become it exactly:
+The first two's are the Nature network (Mnih 2015) under other names, or become it exactly:
 
     DQN      Q-values as they are
     QR-DQN   Q(s, a) = mean over the N quantiles, a mean of the head's rows (Dabney 2018)
     PPO, A2C the policy's logits stand for Q-values: distil them with ``--temperature 1``
 
-Nothing is unpickled: PyTorch reads the tensors with ``weights_only``, which refuses everything else.
+An ONNX or TorchScript network stays the program that it is (:mod:`teacher.program`). Nothing is unpickled: PyTorch
+reads the tensors with ``weights_only``, which refuses everything else.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pickle
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ from configs.stage import StageResult
 from teacher import q_network
 from teacher.checkpoint import save_teacher
 from teacher.environment import action_meanings
+from teacher.program import Program, probe, save_program, start
 from teacher.q_network import Weights
 
 MAX_BYTES = 1 << 30
@@ -52,35 +54,84 @@ def run(config: ImportConfig, run_dir: Path, *, resume: bool = False) -> StageRe
     """
     game = config.environment.game
     path = Path(config.path)
-    library, state = read_state(path, config.library)
-    kind, weights = nature_weights(path, state, library, len(action_meanings(game)), game)
+    content = read_content(path)
+    library = told_from(path, content) if config.library == "auto" else config.library
     provenance = Provenance.of(config, seed=0, parents={"source": path})
-    artefact = Path(run_dir) / TEACHER
-    actions = weights["head.bias"].numel()
+    artefact, actions = Path(run_dir) / TEACHER, len(action_meanings(game))
+    summary: dict[str, Any] = {"library": library, "game": game, "actions": actions}
+    if library == "onnx" or library == "torchscript":
+        program = Program(content, library, config.divide_by, config.output)
+        scores = probe(start(program, str(path)), str(path))
+        if scores.shape[1] != actions:
+            raise UserError(
+                f"{path}: scores {scores.shape[1]} actions, {game} has {actions}",
+                "give --environment.game the game that it plays, or --output another output",
+            )
+        save_program(artefact, program, game, actions, provenance)
+        summary |= {"kind": "program", "scores_of_noise": [float(scores.min()), float(scores.max())]}
+        summary["note"] = "where its scores are logits (a policy), distil with --temperature 1"
+        return StageResult(artefact, summary)
+    state = read_state(path, content, library)
+    summary["kind"], weights = nature_weights(path, state, library, actions, game)
     save_teacher(artefact, weights, game, actions, provenance)
-    summary: dict[str, Any] = {"library": library, "kind": kind, "game": game, "actions": actions}
-    if kind == "actor-critic":
+    if summary["kind"] == "actor-critic":
         summary["note"] = "its Q-values are logits: distil with --temperature 1"
     return StageResult(artefact, summary)
 
 
-def read_state(path: Path, library: str) -> tuple[str, Mapping[str, Tensor]]:
-    """Return (library, tensors by name) of a file.
+def read_content(path: Path) -> bytes:
+    """Return the file's bytes.
 
     Raises:
-        UserError: missing, too large, not of that library, or holding more than tensors.
+        UserError: missing or too large.
     """
     if not path.is_file():
-        raise UserError(f"{path}: no such file", "give a Stable-Baselines3 .zip or a CleanRL state dict")
+        raise UserError(
+            f"{path}: no such file",
+            "give a Stable-Baselines3 .zip, a CleanRL state dict, an ONNX or a TorchScript file",
+        )
     if path.stat().st_size > MAX_BYTES:
         raise UserError(
             f"{path}: {path.stat().st_size:,} bytes, at most {MAX_BYTES:,} are read", "is it an agent?"
         )
-    content = path.read_bytes()
-    policy = _sb3_policy(content)
-    if library == "auto":
-        library = "cleanrl" if policy is None else "sb3"
+    return path.read_bytes()
+
+
+def told_from(path: Path, content: bytes) -> Literal["sb3", "cleanrl", "onnx", "torchscript"]:
+    """Return who wrote a file, from its content.
+
+    Raises:
+        UserError: a ``torch.export`` archive, whose weights PyTorch reads by unpickling.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError):
+        return "onnx" if path.suffix == ".onnx" else "cleanrl"
+    if "policy.pth" in names:
+        return "sb3"
+    if any("/code/" in name for name in names):
+        return "torchscript"
+    if any(
+        name.endswith(("serialized_exported_program.json", "archive_format", "models/model.json"))
+        for name in names
+    ):
+        raise UserError(
+            f"{path}: a torch.export archive, which PyTorch reads by unpickling, and that can run any code",
+            'where you trust it, make it ONNX: python -c "import torch; program = torch.export.load('
+            f"'{path.name}'); torch.onnx.export(program, f='{path.stem}.onnx')\"",
+        )
+    return "cleanrl"
+
+
+def read_state(path: Path, content: bytes, library: str) -> Mapping[str, Tensor]:
+    """Return the tensors by name of a file's ``content``.
+
+    Raises:
+        UserError: not of that library, or holding more than tensors.
+    """
     if library == "sb3":
+        policy = _sb3_policy(content)
         if policy is None:
             raise UserError(
                 f"{path}: has no policy.pth, so it is not from Stable-Baselines3", "try --library cleanrl"
@@ -101,7 +152,7 @@ def read_state(path: Path, library: str) -> tuple[str, Mapping[str, Tensor]]:
         raise UserError(
             f"{path}: holds a {type(state).__name__}, a state dict wanted", "save agent.state_dict()"
         )
-    return library, state
+    return state
 
 
 def _sb3_policy(content: bytes) -> bytes | None:

@@ -18,19 +18,46 @@ from configs.teach import TeachConfig
 from teacher import q_network
 from teacher.checkpoint import optimizer_tensors, restore_optimizer
 from teacher.ddqn import double_q_target, td_loss
-from teacher.machine import native_bf16
+from teacher.precision.formats import number_format
+from teacher.precision.scaling import LossScale
 from teacher.q_network import Weights
 from teacher.replay import Batch, Replay
 
 
 @dataclasses.dataclass(frozen=True)
 class UpdateReport:
-    """What one update tells the log: loss, mean Q of the taken actions, gradient norm, TD errors (B,)."""
+    """What one update tells the log.
+
+    Attributes:
+        loss: mean Huber loss of the batch.
+        q: mean Q of the taken actions.
+        gradient_norm: L2 norm of all gradients, before clipping; not finite where ``skipped``.
+        error: TD errors (B,).
+        skipped: a gradient overflowed under loss scaling, and the weights are as before.
+    """
 
     loss: float
     q: float
     gradient_norm: float
     error: np.ndarray
+    skipped: bool = False
+
+
+Share = tuple[list[Tensor], Tensor, Tensor, Tensor]
+"""Of a thread's part of the batch: gradients of the working copy, loss, TD errors (b,), Q of the actions (b, 1)."""
+
+
+class DivergedError(UserError):
+    """A loss or gradient that is not finite, and no loss scale to blame."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Weights that the optimiser steps at ``factor`` times the learning rate: their names, and its parameters."""
+
+    names: list[str]
+    parameters: list[Tensor]
+    factor: float
 
 
 def compute_device(name: str) -> torch.device:
@@ -42,15 +69,6 @@ def compute_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("device cuda: PyTorch sees no CUDA device on this machine", "give --device cpu")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def compute_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """Return the format that ``auto``, ``bf16`` or ``fp32`` means on ``device``."""
-    if precision == "fp32":
-        return torch.float32
-    if precision == "bf16" or device.type == "cuda" or native_bf16():
-        return torch.bfloat16
-    return torch.float32
 
 
 class Learner:
@@ -65,16 +83,15 @@ class Learner:
     def __init__(self, config: TeachConfig, actions: int, threads: int) -> None:
         self.config = config
         self.device = compute_device(config.device)
-        self.dtype = compute_dtype(config.precision, self.device)
+        self.format = number_format(config.precision, self.device)
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.format.tf32
+        self.scale = LossScale(config.loss_scale if self.format.scaled else 1.0, config.loss_scale_period)
         self.shares = threads if self.device.type == "cpu" else 1
         self.pool = ThreadPoolExecutor(
             self.shares, "gradient", initializer=torch.set_num_threads, initargs=(1,)
         )
         generator = torch.Generator().manual_seed(config.seed)
-        self.master = {
-            name: weight.to(self.device).requires_grad_()
-            for name, weight in q_network.initial_weights(actions, generator).items()
-        }
+        self.master, self.groups = self._masters(q_network.initial_weights(actions, generator))
         self.mean = self._copy()
         self.pixel_offset = 0.0
         self.updates = 0
@@ -82,12 +99,32 @@ class Learner:
         self.refresh_working()
         self.refresh_target()
 
+    def _masters(self, initial: Weights) -> tuple[Weights, list[Group]]:
+        """Return the fp32 master weights by name, and the optimiser's groups: the body's, the head's.
+
+        With ``flat_masters`` a group has one parameter, of which the named weights are views.
+        """
+        master: Weights = {}
+        groups = []
+        for in_head, factor in ((False, 1.0), (True, self.config.head_learning_rate_factor)):
+            names = [name for name in initial if name.startswith("head.") == in_head]
+            weights = [initial[name].to(self.device) for name in names]
+            parameters = weights
+            if self.config.flat_masters:
+                parameters = [torch.cat([weight.reshape(-1) for weight in weights])]
+                parts = parameters[0].split([weight.numel() for weight in weights])
+                weights = [part.view(weight.shape) for part, weight in zip(parts, weights, strict=True)]
+            master |= dict(zip(names, weights, strict=True))
+            groups.append(Group(names, parameters, factor))
+        return master, groups
+
     def _optimizer(self) -> torch.optim.Optimizer:
-        parameters, c = list(self.master.values()), self.config
+        c = self.config
+        groups = [{"params": group.parameters, "factor": group.factor} for group in self.groups]
         if c.optimizer == "adam":
-            return torch.optim.Adam(parameters, lr=c.learning_rate, eps=c.optimizer_epsilon, fused=True)
+            return torch.optim.Adam(groups, lr=c.learning_rate, eps=c.optimizer_epsilon, fused=True)
         return torch.optim.RMSprop(
-            parameters, lr=c.learning_rate, alpha=0.95, eps=c.optimizer_epsilon, centered=True
+            groups, lr=c.learning_rate, alpha=0.95, eps=c.optimizer_epsilon, centered=True
         )
 
     def _copy(self) -> Weights:
@@ -95,11 +132,20 @@ class Learner:
 
     def refresh_working(self) -> None:
         """Cast the masters to a new working copy; the old one stays valid for whoever still reads it."""
-        self.working = q_network.working_copy(self.master, self.dtype, requires_grad=True)
+        self.working = self._working_copy(self.master, requires_grad=True)
+
+    def _working_copy(self, weights: Weights, *, requires_grad: bool) -> Weights:
+        return q_network.working_copy(
+            weights, self.format.body, self.format.head, requires_grad=requires_grad
+        )
+
+    def q_values(self, weights: Weights, stacks_BCHW: Tensor) -> Tensor:
+        """Return q (B, A) of a working copy, computed in the format of the training."""
+        return q_network.q_values(weights, stacks_BCHW, self.pixel_offset, self.format.operations)
 
     def refresh_target(self) -> None:
         """Copy the online network to the target network."""
-        self.target = q_network.working_copy(self.working, self.dtype, requires_grad=False)
+        self.target = self._working_copy(self.working, requires_grad=False)
 
     def begin_with(self, weights: Weights) -> None:
         """Replace the random weights, online and target, by those of a teacher."""
@@ -123,7 +169,7 @@ class Learner:
         """Return channels-last stacks as a (B, 4, 84, 84) tensor on the device, without copying on a CPU."""
         return torch.from_numpy(stacks_BHWC).to(self.device, non_blocking=True).permute(0, 3, 1, 2)
 
-    def _share(self, replay: Replay, batch: Batch) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
+    def _share(self, replay: Replay, batch: Batch) -> Share:
         s_tm1 = self.stacks(replay.stacks(batch.time, batch.env))
         s_t = self.stacks(replay.stacks(batch.time_next, batch.env))
         a_tm1, r_t, discount_t, weight = (
@@ -132,42 +178,70 @@ class Learner:
         )
         with torch.no_grad():
             target_t = double_q_target(
-                q_network.q_values(self.working, s_t, self.pixel_offset),
-                q_network.q_values(self.target, s_t, self.pixel_offset),
-                r_t,
-                discount_t,
+                self.q_values(self.working, s_t), self.q_values(self.target, s_t), r_t, discount_t
             )
-        q_tm1 = q_network.q_values(self.working, s_tm1, self.pixel_offset)
+        q_tm1 = self.q_values(self.working, s_tm1)
         loss, error = td_loss(q_tm1, a_tm1, target_t, weight)
         # The share's part of the whole batch's mean.
         loss = loss * (len(batch) / self.config.batch_size)
-        gradients = torch.autograd.grad(loss, list(self.working.values()))
+        gradients = torch.autograd.grad(loss * self.scale.value, list(self.working.values()))
         return list(gradients), loss.detach(), error, q_tm1.detach().gather(1, a_tm1[:, None])
 
-    def update(self, replay: Replay, batch: Batch, learning_rate: float) -> UpdateReport:
-        """Do one gradient step on ``batch``.
-
-        Raises:
-            UserError: the loss or a gradient is not finite; the weights are left as they were.
-        """
+    def gradients(self, replay: Replay, batch: Batch) -> tuple[Weights, list[Share]]:
+        """Return the batch's fp32 gradients by name, the loss scale divided out, and what each share found."""
         shares = list(
             self.pool.map(lambda i: self._share(replay, batch.share(i, self.shares)), range(self.shares))
         )
-        for index, parameter in enumerate(self.master.values()):
+        found: Weights = {}
+        for index, name in enumerate(self.master):
             gradient = shares[0][0][index].float()
             for other in shares[1:]:
                 gradient = gradient + other[0][index].float()
-            parameter.grad = gradient.contiguous()
+            # The fused optimiser reads a gradient's memory in its parameter's order.
+            found[name] = (
+                gradient.div_(self.scale.value).contiguous() if self.format.scaled else gradient.contiguous()
+            )
+        return found, shares
+
+    def _hand_over(self, gradients: Weights) -> list[Tensor]:
+        """Give the optimiser's parameters their gradients; return the parameters."""
+        for group in self.groups:
+            parts = [gradients[name] for name in group.names]
+            if self.config.flat_masters:
+                parts = [torch.cat([part.reshape(-1) for part in parts])]
+            for parameter, part in zip(group.parameters, parts, strict=True):
+                parameter.grad = part
+        return [parameter for group in self.groups for parameter in group.parameters]
+
+    def update(self, replay: Replay, batch: Batch, learning_rate: float) -> UpdateReport:
+        """Do one gradient step on ``batch``; none where a gradient overflows under loss scaling.
+
+        Raises:
+            DivergedError: the loss or a gradient is not finite, with no loss scale left to blame; the weights are
+                left as they were.
+        """
+        gradients, shares = self.gradients(replay, batch)
+        parameters = self._hand_over(gradients)
         loss = float(sum(share[1] for share in shares))
         limit = self.config.max_gradient_norm or float("inf")
-        norm = float(torch.nn.utils.clip_grad_norm_(list(self.master.values()), limit))
-        if not (np.isfinite(loss) and np.isfinite(norm)):
-            raise UserError(
-                f"update {self.updates}: loss {loss}, gradient norm {norm}: not finite",
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit))
+        error = torch.cat([share[2] for share in shares]).cpu().numpy()
+        q = float(torch.cat([share[3] for share in shares]).mean())
+        finite = bool(np.isfinite(loss) and np.isfinite(norm))
+        if not finite and (self.scale.value <= 1.0 or np.isnan(loss)):
+            wrong = np.flatnonzero(~np.isfinite(error))
+            raise DivergedError(
+                f"update {self.updates}: loss {loss}, gradient norm {norm}: not finite; of the batch's {len(batch)} "
+                f"transitions {len(wrong)} have no finite error, replay slots (time, environment) "
+                f"{list(zip(batch.time[wrong[:4]].tolist(), batch.env[wrong[:4]].tolist(), strict=True))}",
                 "lower --learning_rate, then go on from the last checkpoint with --resume",
             )
+        if self.format.scaled:
+            self.scale.update(finite)
+        if not finite:
+            return UpdateReport(loss, q, norm, np.nan_to_num(error), skipped=True)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group["factor"]
         self.optimizer.step()
         self.updates += 1
         if self.config.averaging:
@@ -175,10 +249,7 @@ class Learner:
                 for name, weight in self.master.items():
                     self.mean[name].lerp_(weight, 1.0 - self.config.averaging)
         self.refresh_working()
-        q = torch.cat([share[3] for share in shares])
-        return UpdateReport(
-            loss, float(q.mean()), norm, torch.cat([share[2] for share in shares]).cpu().numpy()
-        )
+        return UpdateReport(loss, q, norm, error)
 
     def state(self) -> dict[str, Tensor]:
         """Return masters, their mean, target, optimiser moments and counters as flat named tensors."""
@@ -187,7 +258,8 @@ class Learner:
             tensors |= {f"mean.{name}": weight for name, weight in self.mean.items()}
         tensors |= {f"target.{name}": weight.float() for name, weight in self.target.items()}
         tensors |= optimizer_tensors(self.optimizer)
-        tensors["scalars"] = torch.tensor([self.updates, self.pixel_offset], dtype=torch.float64)
+        scalars = [self.updates, self.pixel_offset, self.scale.value, self.scale.good]
+        tensors["scalars"] = torch.tensor(scalars, dtype=torch.float64)
         return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
     def set_state(self, tensors: dict[str, Tensor]) -> None:
@@ -198,10 +270,11 @@ class Learner:
                 if self.config.averaging:
                     self.mean[name].copy_(tensors[f"mean.{name}"])
         restore_optimizer(self.optimizer, tensors)
-        self.updates, self.pixel_offset = int(tensors["scalars"][0]), float(tensors["scalars"][1])
+        updates, self.pixel_offset, self.scale.value, good = tensors["scalars"].tolist()
+        self.updates, self.scale.good = int(updates), int(good)
         self.refresh_working()
         target = {name: tensors[f"target.{name}"].to(self.device) for name in self.master}
-        self.target = q_network.working_copy(target, self.dtype, requires_grad=False)
+        self.target = self._working_copy(target, requires_grad=False)
 
     def deployable(self) -> Weights:
         """Return fp32 weights, the mean where ``averaging``, with the pixel offset folded in: a plain Nature net."""

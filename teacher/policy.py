@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +12,24 @@ import torch
 from configs.errors import UserError
 from configs.provenance import Provenance
 from teacher import q_network
-from teacher.checkpoint import read_teacher
+from teacher.checkpoint import architecture, read_teacher
+from teacher.program import Program, read_program, start
 from teacher.q_network import Weights
 
 Precision = Literal["fp32", "fp16", "bf16"]
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class Policy(Protocol):
+    """What recording, evaluation and play ask of a teacher."""
+
+    game: str
+    actions: int
+    precision: Precision
+    provenance: Provenance
+
+    def q_values(self, obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        """Return Q-values (B, A) float32 of uint8 stacks (B, 4, 84, 84), oldest frame first."""
 
 
 class TeacherPolicy:
@@ -41,8 +54,7 @@ class TeacherPolicy:
         Raises:
             ValueError: wrong shape or dtype.
         """
-        if obs_BCHW.dtype != np.uint8 or obs_BCHW.ndim != 4 or obs_BCHW.shape[1:] != (4, 84, 84):
-            raise ValueError(f"stacks must be uint8 (B, 4, 84, 84), got {obs_BCHW.dtype} {obs_BCHW.shape}")
+        check_stacks(obs_BCHW)
         with torch.inference_mode():
             stacks = torch.from_numpy(np.ascontiguousarray(obs_BCHW)).contiguous(
                 memory_format=torch.channels_last
@@ -50,7 +62,32 @@ class TeacherPolicy:
             return q_network.q_values(self._weights, stacks).numpy()
 
 
-def load_teacher(path: Path | str, precision: Precision = "fp32") -> TeacherPolicy:
+class ProgramPolicy:
+    """An imported network, run by ONNX Runtime or TorchScript; attributes as of :class:`TeacherPolicy`."""
+
+    precision: Precision = "fp32"
+
+    def __init__(self, program: Program, name: str, game: str, actions: int, provenance: Provenance) -> None:
+        self.game, self.actions, self.provenance = game, actions, provenance
+        self._network = start(program, name)
+
+    def q_values(self, obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        """Return the network's scores (B, A) float32 of uint8 stacks (B, 4, 84, 84), oldest frame first.
+
+        Raises:
+            ValueError: wrong shape or dtype.
+        """
+        check_stacks(obs_BCHW)
+        return self._network(obs_BCHW)
+
+
+def check_stacks(obs_BCHW: npt.NDArray[np.uint8]) -> None:
+    """Raise ValueError unless the stacks are uint8 (B, 4, 84, 84)."""
+    if obs_BCHW.dtype != np.uint8 or obs_BCHW.ndim != 4 or obs_BCHW.shape[1:] != (4, 84, 84):
+        raise ValueError(f"stacks must be uint8 (B, 4, 84, 84), got {obs_BCHW.dtype} {obs_BCHW.shape}")
+
+
+def load_teacher(path: Path | str, precision: Precision = "fp32") -> Policy:
     """Return the teacher in ``path``.
 
     Raises:
@@ -58,5 +95,13 @@ def load_teacher(path: Path | str, precision: Precision = "fp32") -> TeacherPoli
     """
     if precision not in DTYPES:
         raise UserError(f"unknown precision {precision!r}; known: {', '.join(DTYPES)}", "give fp32 or fp16")
-    weights, game, actions, provenance = read_teacher(Path(path))
+    path = Path(path)
+    if architecture(path) in ("onnx", "torchscript"):
+        if precision != "fp32":
+            raise UserError(
+                f"{path}: an imported program runs in its own formats, not in {precision}", "take the teacher"
+            )
+        program, game, actions, provenance = read_program(path, "import it again")
+        return ProgramPolicy(program, str(path), game, actions, provenance)
+    weights, game, actions, provenance = read_teacher(path)
     return TeacherPolicy(weights, game, actions, provenance, precision)

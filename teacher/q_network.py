@@ -4,7 +4,7 @@
     h2 = relu(conv(h1, 64, 4x4, stride 2))          (B, 64,  9,  9)
     h3 = relu(conv(h2, 64, 3x3, stride 1))          (B, 64,  7,  7)
     h4 = relu(W h3 + b)                             (B, 512)
-    q  = W h4 + b                                   (B, A), always in fp32
+    q  = W h4 + b                                   (B, A), given in fp32
 
 Axis suffixes: B batch, C channels, H height, W width, A actions.
 """
@@ -16,6 +16,8 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from teacher.precision.operations import NATIVE, UPCAST, Operations
 
 Weights = dict[str, Tensor]
 
@@ -47,28 +49,36 @@ def initial_weights(actions: int, generator: torch.Generator) -> Weights:
     return weights
 
 
-def working_copy(weights: Weights, dtype: torch.dtype, *, requires_grad: bool) -> Weights:
-    """Return the weights that the forward pass reads: ``dtype`` and channels-last, the head in fp32."""
+def working_copy(
+    weights: Weights, dtype: torch.dtype, head: torch.dtype = torch.float32, *, requires_grad: bool
+) -> Weights:
+    """Return the weights that the forward pass reads: channels-last in ``dtype``, the last layer in ``head``."""
     copy: Weights = {}
     for name, weight in weights.items():
-        target = torch.float32 if name.startswith("head.") else dtype
-        made = weight.detach().to(target, copy=True)
+        made = weight.detach().to(head if name.startswith("head.") else dtype, copy=True)
         if made.ndim == 4:
             made = made.contiguous(memory_format=torch.channels_last)
         copy[name] = made.requires_grad_(requires_grad)
     return copy
 
 
-def q_values(weights: Weights, stacks_BCHW: Tensor, pixel_offset: float = 0.0) -> Tensor:
+def q_values(
+    weights: Weights, stacks_BCHW: Tensor, pixel_offset: float = 0.0, operations: Operations = NATIVE
+) -> Tensor:
     """Return q (B, A) in fp32 for uint8 stacks (B, 4, 84, 84), oldest frame first.
 
     The first layer computes conv((x - pixel_offset) / 255) + bias, with the scale and the offset
     moved into its weights and bias: pixels are exact integers in every format with 8 bits of significand.
     """
-    return _head(weights, features(weights, stacks_BCHW, pixel_offset)[-1])
+    hidden = features(weights, stacks_BCHW, pixel_offset, operations)[-1].to(weights["head.weight"].dtype)
+    # Six outputs are too few for FP8 products, and half precision wants fp32 sums on every device.
+    linear = UPCAST.linear if hidden.dtype == torch.float16 else F.linear
+    return linear(hidden, weights["head.weight"], weights["head.bias"]).float()
 
 
-def features(weights: Weights, stacks_BCHW: Tensor, pixel_offset: float = 0.0) -> list[Tensor]:
+def features(
+    weights: Weights, stacks_BCHW: Tensor, pixel_offset: float = 0.0, operations: Operations = NATIVE
+) -> list[Tensor]:
     """Return the activations of the four hidden layers, for stacks (B, 4, 84, 84) uint8."""
     dtype = weights["conv1.weight"].dtype
     x = stacks_BCHW.to(dtype)
@@ -79,14 +89,10 @@ def features(weights: Weights, stacks_BCHW: Tensor, pixel_offset: float = 0.0) -
             weight = weight * (1.0 / MAX_PIXEL)
             if pixel_offset:
                 bias = bias - pixel_offset * weight.sum(dim=(1, 2, 3), dtype=torch.float32).to(dtype)
-        x = F.relu(F.conv2d(x, weight, bias, stride=stride))
+        x = F.relu(operations.conv2d(x, weight, bias, stride))
         activations.append(x)
-    x = F.relu(F.linear(x.flatten(1), weights["hidden.weight"], weights["hidden.bias"]))
+    x = F.relu(operations.linear(x.flatten(1), weights["hidden.weight"], weights["hidden.bias"]))
     return [*activations, x]
-
-
-def _head(weights: Weights, hidden: Tensor) -> Tensor:
-    return F.linear(hidden.float(), weights["head.weight"], weights["head.bias"])
 
 
 def fold_offset(weights: Weights, pixel_offset: float) -> Weights:

@@ -32,7 +32,7 @@ from teacher.checkpoint import (
     save_teacher,
     write_tensors,
 )
-from teacher.learner import Learner, UpdateReport
+from teacher.learner import DivergedError, Learner, UpdateReport
 from teacher.machine import cores, keep_freed_memory
 from teacher.q_network import Weights
 from teacher.replay import Replay
@@ -89,9 +89,13 @@ class Training:
         config = self.config
         learn = self.step >= config.replay_start
         weights, offset = self.learner.working, self.learner.pixel_offset
+        operations = self.learner.format.operations
         epsilon = exploration_rate(config, self.step)
         acting = self.pool.submit(
-            lambda: [self.actor.act(weights, offset, epsilon) for _ in range(config.vector_steps_per_round)]
+            lambda: [
+                self.actor.act(weights, offset, epsilon, operations)
+                for _ in range(config.vector_steps_per_round)
+            ]
         )
         reports = self._learn() if learn else []
         for transition in acting.result():
@@ -141,7 +145,9 @@ class Training:
         stacks = self.learner.stacks(self.replay.stacks(batch.time, batch.env))
         with torch.no_grad():
             return q_network.dead_fractions(
-                q_network.features(self.learner.working, stacks, self.learner.pixel_offset)
+                q_network.features(
+                    self.learner.working, stacks, self.learner.pixel_offset, self.learner.format.operations
+                )
             )
 
     def save(self, path: Path, provenance: Provenance) -> None:
@@ -236,17 +242,32 @@ def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageRes
         (run_dir / METRICS).unlink(missing_ok=True)
     board = SummaryWriter(str(run_dir / "tensorboard"))
     began, saved, logged = time.monotonic(), time.monotonic(), training.learner.updates // LOG_UPDATES
-    first_step = training.step
+    first_step, skipped, scale = training.step, 0, training.learner.scale.value
     with stop_on_signal() as stop, Progress("teach", config.steps, "steps", training.step) as bar:
         while training.step < config.steps and not stop:
             before = training.step
-            reports = training.round()
+            try:
+                reports = training.round()
+            except DivergedError as error:
+                good = (
+                    f"the last good checkpoint is {checkpoint}"
+                    if checkpoint.exists()
+                    else "no checkpoint yet"
+                )
+                raise UserError(f"step {training.step:,}, {error.what}; {good}", error.remedy) from error
+            skipped += sum(report.skipped for report in reports)
             score = training.mean_return()
             bar.advance(training.step - before, score="-" if score is None else score, games=training.games)
             if reports and training.learner.updates // LOG_UPDATES > logged:
                 logged = training.learner.updates // LOG_UPDATES
                 elapsed = time.monotonic() - began
-                _log(board, run_dir / METRICS, training, reports[-1], elapsed, first_step)
+                _log(board, run_dir / METRICS, training, reports[-1], elapsed, first_step, skipped)
+                if training.learner.scale.value < scale:
+                    bar.say(
+                        f"the loss scale fell from {scale:g} to {training.learner.scale.value:g}: gradients overflow "
+                        f"{config.precision}; if it goes on falling, lower --learning_rate"
+                    )
+                skipped, scale = 0, training.learner.scale.value
             if time.monotonic() - saved >= 60.0 * config.checkpoint_minutes:
                 _save(training, checkpoint, run_dir / ARTEFACT, provenance)
                 saved = time.monotonic()
@@ -272,7 +293,13 @@ def _save(training: Training, checkpoint: Path, artefact: Path, provenance: Prov
 
 
 def _log(
-    board: Any, metrics: Path, training: Training, report: UpdateReport, elapsed: float, first_step: int
+    board: Any,
+    metrics: Path,
+    training: Training,
+    report: UpdateReport,
+    elapsed: float,
+    first_step: int,
+    skipped: int,
 ) -> None:
     dead = training.dead_units()
     values = {
@@ -287,6 +314,8 @@ def _log(
         "loss": report.loss,
         "q": report.q,
         "gradient_norm": report.gradient_norm,
+        "loss_scale": training.learner.scale.value,
+        "skipped_updates": skipped,
         **{
             f"dead_{layer}": value
             for layer, value in zip(("conv1", "conv2", "conv3", "hidden"), dead, strict=True)

@@ -16,6 +16,9 @@ from torch import nn
 from configs.environment import EnvironmentConfig
 from configs.errors import UserError
 from configs.importing import ImportConfig
+from configs.record import RecordConfig
+from dataset.reader import BufferReader
+from dataset.recorder import run as record
 from teacher.checkpoint import read_teacher
 from teacher.importing import run
 from teacher.policy import load_teacher
@@ -69,7 +72,7 @@ def stacks() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (3, 4, 84, 84), np.uint8)
 
 
-def imported(path: Path, folder: Path, **options: str) -> np.ndarray:
+def imported(path: Path, folder: Path, **options: object) -> np.ndarray:
     run(ImportConfig(path=path, **options), folder)  # type: ignore[arg-type]
     return load_teacher(folder / "teacher.safetensors").q_values(stacks())
 
@@ -111,6 +114,78 @@ def test_state_dicts_of_cleanrl_score_as_before(tmp_path: Path, network: type[nn
         wanted = agent(torch.from_numpy(stacks()).float())
     found = torch.from_numpy(imported(tmp_path / "dqn_atari.cleanrl_model", tmp_path))
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+class Wide(nn.Module):
+    """A network that is not the Nature network: two layers, pixels in 0..1, a value beside the scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(4, 8, 12, stride=8), nn.ELU(), nn.Flatten(), nn.Linear(800, 7))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = self.body(x)
+        return found[:, 6:], found[:, :6]
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.Tensor]:
+    """Files that PyTorch's own exporters wrote of one network, and its scores."""
+    folder = tmp_path_factory.mktemp("programs")
+    torch.manual_seed(0)
+    network, x = Wide().eval(), torch.from_numpy(stacks()).float() / 255.0
+    torch.jit.trace(network, x).save(str(folder / "net.ts"))
+    batch = torch.export.Dim("batch")
+    torch.onnx.export(
+        network,
+        (x,),
+        str(folder / "net.onnx"),
+        dynamic_shapes=({0: batch},),
+        verbose=False,
+        external_data=False,
+    )
+    torch.onnx.export(network, (x[:1],), str(folder / "one.onnx"), verbose=False, external_data=False)
+    torch.export.save(torch.export.export(network, (x,)), str(folder / "net.pt2"))
+    with torch.no_grad():
+        return folder, network(x)[1]
+
+
+@pytest.mark.parametrize("name", ["net.ts", "net.onnx", "one.onnx"])
+def test_programs_score_as_before_and_are_recorded(
+    programs: tuple[Path, torch.Tensor], name: str, tmp_path: Path
+) -> None:
+    folder, wanted = programs
+    found = torch.from_numpy(imported(folder / name, tmp_path, divide_by=255.0, output=1))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+    config = RecordConfig(teacher=tmp_path / "teacher.safetensors", frames=64, num_envs=4)
+    with BufferReader(record(config, tmp_path).artefact) as reader:
+        assert len(reader) > 0
+        assert reader.actions == 6
+    with pytest.raises(UserError, match=r"is an imported program .* Nature network are wanted"):
+        read_teacher(tmp_path / "teacher.safetensors")
+    with pytest.raises(UserError, match="not in fp16"):
+        load_teacher(tmp_path / "teacher.safetensors", "fp16")
+
+
+def test_programs_that_do_not_fit_are_refused(programs: tuple[Path, torch.Tensor], tmp_path: Path) -> None:
+    folder, _ = programs
+    (tmp_path / "cut.onnx").write_bytes((folder / "net.onnx").read_bytes()[:900])
+    (tmp_path / "text.onnx").write_text("no network")
+    small = torch.jit.trace(nn.Flatten(), torch.zeros(2, 4, 84, 84))
+    small.save(str(tmp_path / "flat.ts"))
+    for path, options, match in (
+        (folder / "net.pt2", {}, r"net.pt2: a torch.export archive.*torch.onnx.export"),
+        (folder / "net.onnx", {}, "scores 1 actions, pong has 6"),
+        (folder / "net.onnx", {"output": 5}, "has 2 outputs, output 5 is asked for"),
+        (folder / "net.ts", {"output": 5}, "net.ts: fails on a stack of frames"),
+        (tmp_path / "cut.onnx", {}, "not a network that ONNX Runtime can run"),
+        (tmp_path / "text.onnx", {}, "not a network that ONNX Runtime can run"),
+        (tmp_path / "flat.ts", {}, "scores 28224 actions, pong has 6"),
+        (folder / "net.onnx", {"library": "torchscript"}, "not readable as TorchScript"),
+    ):
+        with pytest.raises(UserError, match=match):
+            run(ImportConfig(path=path, **options), tmp_path / "out")
+    assert not (tmp_path / "out" / "teacher.safetensors").exists()
 
 
 class Payload:

@@ -131,7 +131,9 @@ def test_gradient_shares_add_up_to_the_whole_batch():
 def test_schedules():
     config = TeachConfig()
     assert exploration_rate(config, 0) == 1.0
-    assert exploration_rate(config, config.replay_start + config.epsilon_steps) == pytest.approx(0.03)
+    assert exploration_rate(config, config.replay_start + config.epsilon_steps) == pytest.approx(
+        config.epsilon_final
+    )
     assert learning_rate(config, config.steps // 2) == config.learning_rate
     assert learning_rate(config, config.steps) == pytest.approx(config.learning_rate_final)
 

@@ -1,0 +1,152 @@
+"""Every number format of ``teach --precision`` from the same start: loss, time, memory, gradients that underflow.
+
+    python -m benchmarks.precision [--updates 2000]
+
+The same replay (20,000 steps of Pong, played by the zoo's teacher with epsilon 0.3), the same first weights, the same
+batches of 32; target copied every 250 updates. Each format runs in a process of its own, so that its peak memory is
+its own. A gradient *underflows* where fp32 gives a number other than 0 at the same weights and batch, and the format
+gives 0. Formats that the machine does not multiply in are emulated where they can be: their time says nothing, their
+loss does; those that are refused are listed with the reason. Writes ``benchmarks/results/precision.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.measurement import finish
+from configs.environment import EnvironmentConfig
+from configs.errors import UserError
+from configs.teach import TeachConfig
+from runtime.zoo import zoo_path
+from teacher import q_network
+from teacher.actor import Actor
+from teacher.checkpoint import read_teacher
+from teacher.learner import Learner
+from teacher.machine import cores, keep_freed_memory
+from teacher.precision.formats import FORMATS, number_format
+from teacher.precision.operations import UPCAST
+from teacher.replay import Batch, Replay
+
+STEPS, ENVS, BATCH = 20_000, 16, 32
+TARGET_UPDATES = 250
+RATE = 1e-4
+
+
+def config_of(precision: str) -> TeachConfig:
+    """Return the options that all formats share."""
+    return TeachConfig(
+        environment=EnvironmentConfig(game="pong"), precision=precision, num_envs=ENVS, update_period=ENVS,
+        batch_size=BATCH, n_step=3, priority_exponent=0.0, replay_capacity=STEPS, device="auto",
+    )  # fmt: skip
+
+
+def played() -> Replay:
+    """Return the replay that all formats learn from."""
+    config = config_of("fp32")
+    weights, *_ = read_teacher(zoo_path("pong", "teacher.safetensors"))
+    actor = Actor(config)
+    replay = Replay(config.replay_capacity, ENVS, config.n_step, config.discount, 0.0)
+    for _ in range(STEPS // ENVS):
+        found = actor.act(weights, 0.0, 0.3)
+        replay.append(found.frame, found.action, found.reward, found.done, found.valid, found.start)
+    actor.close()
+    return replay
+
+
+def underflow(found: Learner, replay: Replay, batch: Batch) -> float:
+    """Return the fraction of the fp32 gradient's non-zero entries that ``found`` loses."""
+    exact = Learner(config_of("fp32"), 6, cores())
+    exact.pixel_offset = found.pixel_offset
+    exact.begin_with({name: weight.detach().clone() for name, weight in found.master.items()})
+    exact.target = q_network.working_copy(found.target, torch.float32, requires_grad=False)
+    wanted, have = (learner.gradients(replay, batch)[0] for learner in (exact, found))
+    exact.close()
+    living = sum(int((part != 0).sum()) for part in wanted.values())
+    lost = sum(int(((part != 0) & (have[name] == 0)).sum()) for name, part in wanted.items())
+    return lost / living
+
+
+def train(precision: str, updates: int) -> dict[str, Any]:
+    """Train in one format; return its figures."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    replay = played()
+    learner = Learner(config_of(precision), 6, cores())
+    learner.center(90.0)
+    rng = np.random.default_rng(0)
+    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    losses, skipped, seconds = [], 0, []
+    for update in range(updates):
+        batch = replay.sample(rng, BATCH, 0.0)
+        began = time.perf_counter()
+        report = learner.update(replay, batch, RATE)
+        seconds.append(time.perf_counter() - began)
+        losses.append(report.loss)
+        skipped += report.skipped
+        if (update + 1) % TARGET_UPDATES == 0:
+            learner.refresh_target()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if learner.device.type == "cuda":
+        peak, base = torch.cuda.max_memory_allocated() // 1024, 0
+    found = {
+        "emulated": learner.format.operations is UPCAST,
+        "ms_an_update": round(1e3 * float(np.median(seconds)), 2),
+        "peak_mib_of_training": round((peak - base) / 1024, 1),
+        "skipped_updates": skipped,
+        "loss_scale": learner.scale.value,
+        "underflow": underflow(learner, replay, replay.sample(rng, 256, 0.0)),
+        "loss_by_quarter": [round(float(np.mean(part)), 6) for part in np.array_split(losses, 4)],
+    }
+    learner.close()
+    return found
+
+
+def main() -> None:
+    """Run every format in turn and write the result."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--updates", type=int, default=2000)
+    parser.add_argument("--only", choices=sorted(FORMATS), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.only:
+        print(json.dumps(train(options.only, options.updates)))
+        return
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    figures: dict[str, Any] = {}
+    for name in FORMATS:
+        try:
+            number_format(name, device)
+        except UserError as error:
+            figures[name] = {"refused": error.what}
+            continue
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.precision",
+            "--only",
+            name,
+            "--updates",
+            str(options.updates),
+        ]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if run.returncode:
+            sys.exit(f"{name} failed:\n{run.stderr}")
+        figures[name] = json.loads(run.stdout.splitlines()[-1])
+        print(name, figures[name], flush=True)
+    finish(
+        "precision", {"updates": options.updates, "batch": BATCH, "device": device.type, "formats": figures}
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Number formats of training: which operation runs in which format, loss scaling, FP8 products."""

@@ -28,7 +28,7 @@ class TeachConfig:
     """The game."""
     initial: Path | None = None
     """Teacher file to go on from; None: random weights. Exploration then begins at ``epsilon_final``."""
-    steps: int = 750_000
+    steps: int = 1_200_000
     """Agent steps to train for (a step is ``frame_skip`` emulator frames), 1..1e9."""
     num_envs: int = 32
     """Environments stepped together, 1..1024."""
@@ -50,6 +50,9 @@ class TeachConfig:
     """Beta at the start, raised linearly to 1 at the end, 0..1."""
     target_period: int = 6_000
     """Agent steps between copies of the online network to the target network, >= 1."""
+    dueling: bool = False
+    """Split the last layer into a value and an advantage stream (Wang 2016). The teacher is saved as a plain Nature
+    network, which says the same."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
     """``adam`` (Kingma 2015) or ``rmsprop``, centred with decay 0.95 (Mnih 2015)."""
     learning_rate: float = 3e-4
@@ -125,6 +128,11 @@ class TeachConfig:
             raise UserError(
                 f"update_period {self.update_period} neither divides num_envs {self.num_envs} nor is a multiple of it",
                 "give an update_period that does",
+            )
+        if self.dueling and self.initial is not None:
+            raise UserError(
+                f"dueling with initial {self.initial}: a saved teacher has no streams to go on from",
+                "leave one of --dueling and --initial out",
             )
         for name in ("batch_size", "num_envs"):
             if self.precision == "fp8" and getattr(self, name) % 16:

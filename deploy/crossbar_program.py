@@ -28,6 +28,7 @@ from deploy.packed_kernel import words_for
 
 NEVER = np.iinfo(np.int32).max
 MOST_MOVES = 20
+EIGHT = 8
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
@@ -44,7 +45,8 @@ class CrossbarProgram(NamedTuple):
         lane_start_C: int64 (C,), the core's first word in a row.
         tile_C: int64 (C,), the core's tile.
         block_start_K: int64 (K + 1,), a tile's blocks of 64 lanes.
-        crossbar: uint64 (blocks, W, 64), bit b of [block, w, lane]: the axon at bit b of word w meets it.
+        crossbar: uint64 (blocks, 8, W, 8), in the order in which it is read: bit b of [block, lane // 8, w, lane % 8]
+            is 1 where the axon at bit b of word w meets the lane.
         theta: int32 (blocks, 64), thresholds; the largest int32 in lanes that are not used.
         weight_KW: int64 (K, W), weight of the axons of each word.
         twin_CW: int64 (C, W), an earlier word of the core with the same spikes, or -1.
@@ -248,7 +250,7 @@ def _axon_places(
 def _blocks(
     columns: list[Words], thetas: list[Ints], place_KA: Ints, words: int
 ) -> tuple[Words, npt.NDArray[np.int32]]:
-    """Return the crossbars (blocks, W, 64) in the order of axon places, and the thresholds (blocks, 64)."""
+    """Return the crossbars (blocks, 8, W, 8) in the order of axon places, and the thresholds (blocks, 64)."""
     crossbars, padded = [], []
     for column, theta, place in zip(columns, thetas, place_KA, strict=True):
         lanes = -(-len(theta) // WORD_BITS) * WORD_BITS
@@ -257,7 +259,7 @@ def _blocks(
         meets = np.unpackbits(np.ascontiguousarray(column).view(np.uint8), axis=1, bitorder="little")
         bits[: len(theta), place[axon]] = meets[:, axon]
         packed = np.packbits(bits, axis=1, bitorder="little").view(np.uint64)
-        crossbars.append(packed.reshape(-1, WORD_BITS, words).transpose(0, 2, 1))
+        crossbars.append(packed.reshape(-1, WORD_BITS // EIGHT, EIGHT, words).transpose(0, 1, 3, 2))
         padded.append(np.concatenate([theta, np.full(lanes - len(theta), NEVER)]).reshape(-1, WORD_BITS))
     return np.ascontiguousarray(np.concatenate(crossbars)), np.concatenate(padded).astype(np.int32)
 

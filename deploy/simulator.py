@@ -22,9 +22,9 @@ import numpy.typing as npt
 from numba import njit
 
 from deploy.core_map import NONE, WORD_BITS, CoreMap
-from deploy.crossbar_program import Ints, Words, compile_program
+from deploy.crossbar_program import EIGHT, Ints, Words, compile_program
 from deploy.packed_kernel import pack_positions
-from deploy.popcount import popcount
+from deploy.popcount import fire_four_words, popcount
 from deploy.transduction import plan_transduction, transduce_planned
 
 DISAGREE = 2
@@ -234,27 +234,14 @@ def _gather(program, rows, row_of_delay, core, axons):  # type: ignore[no-untype
 
 
 @njit(cache=True, nogil=True)
-def _evaluate_four(axons, weights, crossbar, theta):  # type: ignore[no-untyped-def]
-    """Return the spikes of 64 lanes of a core with four axon words; ``crossbar`` is (4, 64)."""
-    x0, x1, x2, x3 = axons[0], axons[1], axons[2], axons[3]
-    w0, w1, w2, w3 = weights[0], weights[1], weights[2], weights[3]
-    c0, c1, c2, c3 = crossbar[0], crossbar[1], crossbar[2], crossbar[3]
-    fired = np.uint64(0)
-    for lane in range(WORD_BITS):
-        potential = w0 * popcount(x0 & c0[lane]) + w1 * popcount(x1 & c1[lane])
-        potential += w2 * popcount(x2 & c2[lane]) + w3 * popcount(x3 & c3[lane])
-        fired |= np.uint64(potential >= theta[lane]) << np.uint64(lane)
-    return fired
-
-
-@njit(cache=True, nogil=True)
 def _evaluate_any(axons, weights, crossbar, theta, potential):  # type: ignore[no-untyped-def]
-    """As :func:`_evaluate_four` for any number of axon words; ``potential`` is scratch of 64."""
+    """Return the spikes of 64 lanes of a core with any number of axon words; ``potential`` is scratch of 64."""
     potential[:] = 0
-    for word in range(axons.shape[0]):
-        x, w, c = axons[word], weights[word], crossbar[word]
-        for lane in range(WORD_BITS):
-            potential[lane] += w * popcount(x & c[lane])
+    for eight in range(crossbar.shape[0]):
+        for word in range(axons.shape[0]):
+            x, w = axons[word], weights[word]
+            for lane in range(EIGHT):
+                potential[eight * EIGHT + lane] += w * popcount(x & crossbar[eight, word, lane])
     fired = np.uint64(0)
     for lane in range(WORD_BITS):
         fired |= np.uint64(potential[lane] >= theta[lane]) << np.uint64(lane)
@@ -279,7 +266,7 @@ def _tick(program, rows, tick, cores):  # type: ignore[no-untyped-def]
         for block in range(program.block_start_K[tile], program.block_start_K[tile + 1]):
             crossbar, theta = program.crossbar[block], program.theta[block]
             if words == 4:
-                now[target + block] = _evaluate_four(axons, weights, crossbar, theta)
+                now[target + block] = fire_four_words(axons, weights, crossbar, theta)
             else:
                 now[target + block] = _evaluate_any(axons, weights, crossbar, theta, potential)
 

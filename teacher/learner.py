@@ -91,7 +91,9 @@ class Learner:
             self.shares, "gradient", initializer=torch.set_num_threads, initargs=(1,)
         )
         generator = torch.Generator().manual_seed(config.seed)
-        self.master, self.groups = self._masters(q_network.initial_weights(actions, generator))
+        self.master, self.groups = self._masters(
+            q_network.initial_weights(actions, generator, config.dueling)
+        )
         self.mean = self._copy()
         self.pixel_offset = 0.0
         self.updates = 0
@@ -107,7 +109,7 @@ class Learner:
         master: Weights = {}
         groups = []
         for in_head, factor in ((False, 1.0), (True, self.config.head_learning_rate_factor)):
-            names = [name for name in initial if name.startswith("head.") == in_head]
+            names = [name for name in initial if q_network.in_last_layer(name) == in_head]
             weights = [initial[name].to(self.device) for name in names]
             parameters = weights
             if self.config.flat_masters:
@@ -278,7 +280,7 @@ class Learner:
 
     def deployable(self) -> Weights:
         """Return fp32 weights, the mean where ``averaging``, with the pixel offset folded in: a plain Nature net."""
-        weights = self.mean if self.config.averaging else self.master
+        weights = q_network.plain(self.mean if self.config.averaging else self.master)
         return {
             name: weight.cpu() for name, weight in q_network.fold_offset(weights, self.pixel_offset).items()
         }

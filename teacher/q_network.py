@@ -6,6 +6,12 @@
     h4 = relu(W h3 + b)                             (B, 512)
     q  = W h4 + b                                   (B, A), given in fp32
 
+A *dueling* head (Wang 2016, equation 9) splits h4 into a value and an advantage stream of 256 units each,
+
+    q  = V h_v + U h_a - mean_a(U h_a)              biases alike,
+
+which is linear in h4: :func:`plain` gives the W and b that say the same.
+
 Axis suffixes: B batch, C channels, H height, W width, A actions.
 """
 
@@ -24,24 +30,34 @@ Weights = dict[str, Tensor]
 CONVOLUTIONS = (("conv1", 4, 32, 8, 4), ("conv2", 32, 64, 4, 2), ("conv3", 64, 64, 3, 1))
 FLAT = 64 * 7 * 7
 HIDDEN = 512
+STREAM = HIDDEN // 2
+LAST_LAYER = ("head", "value", "advantage")
 MAX_PIXEL = 255.0
 
 
-def shapes(actions: int) -> dict[str, tuple[int, ...]]:
+def in_last_layer(name: str) -> bool:
+    """Return True for the parameters of the last layer, plain or dueling."""
+    return name.partition(".")[0] in LAST_LAYER
+
+
+def shapes(actions: int, dueling: bool = False) -> dict[str, tuple[int, ...]]:
     """Return the shape of every parameter, in the order of the forward pass."""
     found: dict[str, tuple[int, ...]] = {}
     for name, inputs, outputs, kernel, _ in CONVOLUTIONS:
         found[f"{name}.weight"] = (outputs, inputs, kernel, kernel)
         found[f"{name}.bias"] = (outputs,)
     found |= {"hidden.weight": (HIDDEN, FLAT), "hidden.bias": (HIDDEN,)}
+    if dueling:
+        found |= {"value.weight": (1, STREAM), "value.bias": (1,)}
+        return found | {"advantage.weight": (actions, STREAM), "advantage.bias": (actions,)}
     return found | {"head.weight": (actions, HIDDEN), "head.bias": (actions,)}
 
 
-def initial_weights(actions: int, generator: torch.Generator) -> Weights:
+def initial_weights(actions: int, generator: torch.Generator, dueling: bool = False) -> Weights:
     """Return fp32 weights drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in)), as Mnih 2015's Torch code did."""
     weights: Weights = {}
     fan_in = 1
-    for name, shape in shapes(actions).items():
+    for name, shape in shapes(actions, dueling).items():
         if name.endswith(".weight"):
             fan_in = math.prod(shape[1:])
         bound = 1.0 / math.sqrt(fan_in)
@@ -55,7 +71,7 @@ def working_copy(
     """Return the weights that the forward pass reads: channels-last in ``dtype``, the last layer in ``head``."""
     copy: Weights = {}
     for name, weight in weights.items():
-        made = weight.detach().to(head if name.startswith("head.") else dtype, copy=True)
+        made = weight.detach().to(head if in_last_layer(name) else dtype, copy=True)
         if made.ndim == 4:
             made = made.contiguous(memory_format=torch.channels_last)
         copy[name] = made.requires_grad_(requires_grad)
@@ -70,10 +86,28 @@ def q_values(
     The first layer computes conv((x - pixel_offset) / 255) + bias, with the scale and the offset
     moved into its weights and bias: pixels are exact integers in every format with 8 bits of significand.
     """
-    hidden = features(weights, stacks_BCHW, pixel_offset, operations)[-1].to(weights["head.weight"].dtype)
+    weight, bias = last_layer(weights)
+    hidden = features(weights, stacks_BCHW, pixel_offset, operations)[-1].to(weight.dtype)
     # Six outputs are too few for FP8 products, and half precision wants fp32 sums on every device.
     linear = UPCAST.linear if hidden.dtype == torch.float16 else F.linear
-    return linear(hidden, weights["head.weight"], weights["head.bias"]).float()
+    return linear(hidden, weight, bias).float()
+
+
+def last_layer(weights: Weights) -> tuple[Tensor, Tensor]:
+    """Return W (A, 512) and b (A,) of q = W h4 + b, differentiable, composed where the head is dueling."""
+    if "head.weight" in weights:
+        return weights["head.weight"], weights["head.bias"]
+    advantage, bias = weights["advantage.weight"], weights["advantage.bias"]
+    value = weights["value.weight"].expand(len(advantage), -1)
+    weight = torch.cat([value, advantage - advantage.mean(dim=0, keepdim=True)], dim=1)
+    return weight, weights["value.bias"] + bias - bias.mean()
+
+
+def plain(weights: Weights) -> Weights:
+    """Return the same network with a plain last layer."""
+    body = {name: weight for name, weight in weights.items() if not in_last_layer(name)}
+    weight, bias = last_layer(weights)
+    return {**body, "head.weight": weight, "head.bias": bias}
 
 
 def features(

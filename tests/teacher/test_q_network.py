@@ -1,5 +1,6 @@
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from teacher import q_network
@@ -24,6 +25,17 @@ def test_network_is_the_nature_network(weights, stacks):
     )  # fmt: skip
     net.load_state_dict(dict(zip(net.state_dict(), weights.values(), strict=True)))
     torch.testing.assert_close(q_network.q_values(weights, stacks), net(stacks / 255.0), rtol=1e-4, atol=1e-5)
+
+
+def test_a_dueling_head_is_the_published_equation_and_becomes_a_plain_one(stacks):
+    weights = q_network.initial_weights(6, torch.Generator().manual_seed(1), dueling=True)
+    hidden = q_network.features(weights, stacks)[-1]
+    value = F.linear(hidden[:, :256], weights["value.weight"], weights["value.bias"])
+    advantage = F.linear(hidden[:, 256:], weights["advantage.weight"], weights["advantage.bias"])
+    wanted = value + advantage - advantage.mean(dim=1, keepdim=True)
+    for found in (weights, q_network.plain(weights)):
+        torch.testing.assert_close(q_network.q_values(found, stacks), wanted, rtol=1e-4, atol=1e-6)
+    assert {name: tuple(w.shape) for name, w in q_network.plain(weights).items()} == q_network.shapes(6)
 
 
 def test_folding_the_pixel_offset_keeps_the_q_values(weights, stacks):

@@ -147,6 +147,22 @@ def test_options_out_of_range_are_named():
         TeachConfig(replay_capacity=100)
 
 
+def test_a_dueling_teacher_is_saved_as_a_nature_network_and_resumes(tmp_path):
+    config = dataclasses.replace(TINY, dueling=True, precision="fp32", steps=512)
+    result = run(config, tmp_path)
+    training = Training(config)
+    training.restore(tmp_path / CHECKPOINT)
+    stacks = np.random.default_rng(0).integers(0, 256, (4, 4, 84, 84), np.uint8)
+    learner = training.learner
+    assert "value.weight" in learner.master
+    with torch.no_grad():
+        wanted = learner.q_values(learner.working, torch.from_numpy(stacks)).numpy()
+    training.close()
+    np.testing.assert_allclose(load_teacher(result.artefact).q_values(stacks), wanted, rtol=1e-3, atol=1e-4)
+    with pytest.raises(UserError, match="no streams to go on from"):
+        dataclasses.replace(config, initial=result.artefact)
+
+
 def test_goes_on_from_a_teacher_without_changing_what_it_says(tmp_path):
     source = run(TINY, tmp_path / "first").artefact
     config = dataclasses.replace(

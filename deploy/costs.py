@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ import torch
 
 from configs.hardware import HardwareSpec
 from deploy.core_map import NONE, CoreMap
+from deploy.rates import Rates
 from student.integer_net import IntegerLayer, IntegerNet
 from student.torch_net import TorchIntegerNet, convolve
 
@@ -123,15 +123,15 @@ class TrueNorthEnergy:
     period_s: float
 
 
-def truenorth(core_map: CoreMap, layers: Sequence[npt.NDArray[np.uint8]], period_s: float) -> TrueNorthEnergy:
+def truenorth(core_map: CoreMap, rates: Rates, period_s: float) -> TrueNorthEnergy:
     """Return the estimate.
 
     Args:
         core_map: the net on cores.
-        layers: spikes of every layer for some frames, (B, O, H, W), transduction first.
+        rates: mean firing rate (O, H, W) of every layer, transduction first.
         period_s: seconds between two decisions in real time.
     """
-    events = synaptic_events(core_map, layers)
+    events = synaptic_events(core_map, rates)
     marginal, static = events * TRUENORTH_EVENT_J, core_map.chips * TRUENORTH_CHIP_W
     return TrueNorthEnergy(
         cores=core_map.cores, chips=core_map.chips, events=events, marginal_j=marginal,
@@ -141,22 +141,21 @@ def truenorth(core_map: CoreMap, layers: Sequence[npt.NDArray[np.uint8]], period
     )  # fmt: skip
 
 
-def synaptic_events(core_map: CoreMap, layers: Sequence[npt.NDArray[np.uint8]]) -> float:
+def synaptic_events(core_map: CoreMap, rates: Rates) -> float:
     """Return the mean over the frames of the crosspoints that spikes arrive at, copies and splitters included."""
     bits_XNA = np.unpackbits(core_map.crossbar_XNW.astype("<u8").view(np.uint8), axis=2, bitorder="little")
     met_XA = bits_XNA[:, :, : core_map.spec.axons].sum(axis=1, dtype=np.int64)
     met_CA = met_XA[core_map.core_crossbar_C]
     weight_S = np.zeros(len(core_map.input_start_S) - 1)
     np.add.at(weight_S, core_map.input_source_E, met_CA[core_map.input_core_E, core_map.input_axon_E])
-    total = float((layers[0].reshape(len(layers[0]), -1).mean(axis=0) * weight_S).sum())
+    total = float((rates[0].reshape(-1) * weight_S).sum())
     core, neuron = np.nonzero(core_map.dest_core_CN != NONE)
     met = met_CA[core_map.dest_core_CN[core, neuron], core_map.dest_axon_CN[core, neuron]]
-    for index in range(1, len(layers)):
+    at = (core_map.feature_CN, core_map.row_CN, core_map.column_CN)
+    for index in range(1, len(rates)):
         mine = core_map.core_layer_C[core] == index
-        rate = layers[index].mean(axis=0)
-        at = (core_map.feature_CN, core_map.row_CN, core_map.column_CN)
-        rates = rate[tuple(axis[core[mine], neuron[mine]] for axis in at)]
-        total += float((rates * met[mine]).sum())
+        rate = rates[index][tuple(axis[core[mine], neuron[mine]] for axis in at)]
+        total += float((rate * met[mine]).sum())
     return total
 
 
@@ -210,15 +209,14 @@ def loihi_partition(net: IntegerNet, spec: HardwareSpec) -> list[LoihiLayer]:
     return rows
 
 
-def loihi_energy(net: IntegerNet, layers: Sequence[npt.NDArray[np.uint8]], effective_acs: float) -> float:
+def loihi_energy(rates: Rates, effective_acs: float) -> float:
     """Return the energy of a decision on Loihi, J: synaptic operations and neuron updates.
 
     Args:
-        net: the net.
-        layers: spikes of every layer for some frames, (B, O, H, W), transduction first.
+        rates: mean firing rate (O, H, W) of every layer, transduction first.
         effective_acs: from :func:`operations`.
     """
-    neurons = sum(each[0].size for each in layers[1:])
-    fired = sum(float(each.reshape(len(each), -1).sum(axis=1).mean()) for each in layers[1:])
+    neurons = sum(rate.size for rate in rates[1:])
+    fired = sum(float(rate.sum()) for rate in rates[1:])
     updates = fired * LOIHI_ACTIVE_J + (neurons - fired) * LOIHI_INACTIVE_J
     return effective_acs * LOIHI_SYNAPSE_J + updates

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from configs.artefacts import ESTIMATE
 from configs.atomic import write_text
 from configs.errors import UserError
@@ -21,7 +19,7 @@ from configs.stage import StageResult
 from deploy import costs
 from deploy.core_map import load as load_core_map
 from deploy.frames import Frames
-from deploy.packed_kernel import PackedNet
+from deploy.rates import firing_rates
 from student.integer_net import load as load_student
 
 CHUNK = 64
@@ -48,18 +46,16 @@ def run(config: EstimateConfig, run_dir: Path, *, resume: bool = False) -> Stage
     frames = Frames(config.buffer, config.frames, config.seed, net.input_shape, config.student)
     with contextlib.closing(frames):
         stacks_BCHW = frames.stacks(0, len(frames))
-    packed = PackedNet(net)
-    played = [packed.spikes(np.ascontiguousarray(stack)) for stack in stacks_BCHW]
-    layers = [np.stack(spikes) for spikes in zip(*played, strict=True)]
+    rates = firing_rates(net, stacks_BCHW)
     parts = [stacks_BCHW[at : at + CHUNK] for at in range(0, len(stacks_BCHW), CHUNK)]
     operations = _mean([costs.operations(net, part) for part in parts], [len(part) for part in parts])
     summary: dict[str, Any] = {
         "frames": len(frames),
         "source": frames.source,
         "operations": dataclasses.asdict(operations),
-        "truenorth": dataclasses.asdict(costs.truenorth(core_map, layers, config.period_ms / 1e3)),
+        "truenorth": dataclasses.asdict(costs.truenorth(core_map, rates, config.period_ms / 1e3)),
     }
-    energy = costs.loihi_energy(net, layers, operations.effective_acs)
+    energy = costs.loihi_energy(rates, operations.effective_acs)
     for name in LOIHI:
         partition = costs.loihi_partition(net, hardware(name))
         summary[name] = {

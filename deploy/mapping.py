@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from configs.hardware import HardwareSpec, hardware
 from configs.mapping import MapConfig
@@ -22,7 +20,6 @@ from configs.stage import StageResult
 from deploy.core_map import NONE, CoreMap, save
 from deploy.frames import Frames
 from deploy.inspection import format_tables, summarise
-from deploy.packed_kernel import PackedNet
 from deploy.passes.annealing import anneal, hops, ways
 from deploy.passes.emission import emit
 from deploy.passes.lowering import lower
@@ -31,11 +28,11 @@ from deploy.passes.pruning import prune
 from deploy.passes.replication import replicate
 from deploy.passes.routing import route
 from deploy.passes.tiling import tile
+from deploy.rates import Rates, firing_rates
 from deploy.validate import validate
 from student.integer_net import IntegerNet, load
 
 ARTEFACT = "core_map.h5"
-Rates = Sequence[npt.NDArray[np.float64]]
 
 
 def map_net(net: IntegerNet, spec: HardwareSpec, provenance: Provenance | None = None) -> CoreMap:
@@ -92,16 +89,6 @@ def map_with_gains(
     return core_map, gains
 
 
-def firing_rates(net: IntegerNet, stacks_BCHW: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.float64]]:
-    """Return the mean firing rate (O, H, W) of every layer after the first over some frames."""
-    packed = PackedNet(net)
-    total = [np.zeros(shape) for shape in packed.shapes[1:]]
-    for stack in stacks_BCHW:
-        for sums, spikes in zip(total, packed.spikes(stack)[1:], strict=True):
-            sums += spikes
-    return [sums / len(stacks_BCHW) for sums in total]
-
-
 def run(config: MapConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
     """Map the student of ``config`` and write ``core_map.h5`` into ``run_dir``; print its tables.
 
@@ -118,7 +105,7 @@ def run(config: MapConfig, run_dir: Path, *, resume: bool = False) -> StageResul
         parents["buffer"] = config.buffer
         frames = Frames(config.buffer, config.frames, config.seed, net.input_shape, student)
         with contextlib.closing(frames):
-            rates = firing_rates(net, frames.stacks(0, len(frames)))
+            rates = firing_rates(net, frames.stacks(0, len(frames)))[1:]
     provenance = Provenance.of(config, seed=config.seed, parents=parents)
     core_map, gains = map_with_gains(net, hardware(config.hardware), provenance, rates)
     seconds = time.monotonic() - began

@@ -79,8 +79,9 @@ def test_synaptic_events_are_those_of_the_naive_cores(net: IntegerNet, stacks: n
         for core, axon in np.argwhere(arriving):
             words = m.crossbar_XNW[m.core_crossbar_C[core], :, axon // 64]
             events += int(((words >> np.uint64(axon % 64)) & np.uint64(1)).sum()) * arriving[core, axon]
-    assert costs.synaptic_events(m, layers) == pytest.approx(events / len(stacks))
-    energy = costs.truenorth(m, layers, 0.05)
+    rates = [spikes.mean(axis=0) for spikes in layers]
+    assert costs.synaptic_events(m, rates) == pytest.approx(events / len(stacks))
+    energy = costs.truenorth(m, rates, 0.05)
     assert energy.marginal_j == pytest.approx(events / len(stacks) * 2.30e-12)
     assert energy.total_j_real_time == pytest.approx(0.0644 * 0.05 + energy.marginal_j)
     assert energy.total_j_pipelined == pytest.approx(0.0644e-3 + energy.marginal_j)

@@ -1,0 +1,21 @@
+"""Mean firing rates of a net on some frames: what spikes cost, and how far they travel, is linear in them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from deploy.packed_kernel import PackedNet
+from student.integer_net import IntegerNet
+
+Rates = list[npt.NDArray[np.float64]]
+
+
+def firing_rates(net: IntegerNet, stacks_BCHW: npt.NDArray[np.uint8]) -> Rates:
+    """Return the mean firing rate (O, H, W), 0..1, of every layer over uint8 stacks (at least one)."""
+    packed = PackedNet(net)
+    total = [np.zeros(shape) for shape in net.shapes()]
+    for stack in stacks_BCHW:
+        for sums, spikes in zip(total, packed.spikes(np.ascontiguousarray(stack)), strict=True):
+            sums += spikes
+    return [sums / len(stacks_BCHW) for sums in total]

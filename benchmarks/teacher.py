@@ -5,7 +5,7 @@
 
 Both play Pong with 8 environments, batch 32, one update per 4 agent steps, uniform replay, target copied every
 1,000 steps, Nature network, on the same cores; each in a process of its own, three times in turn, medians.
-``fast`` is our default recipe (batch 128, one update per 32 steps, priorities) for its own rate.
+``fast`` is our default recipe (batch 128, one update per 16 steps, priorities) for its own rate.
 """
 
 from __future__ import annotations

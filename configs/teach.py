@@ -36,11 +36,11 @@ class TeachConfig:
     """Frames that the replay holds, 1..1e7; 7,056 bytes each."""
     replay_start: int = 10_000
     """Agent steps taken before the first update, >= 1; actions are random until then (without ``initial``)."""
-    update_period: int = 32
+    update_period: int = 16
     """Agent steps per gradient update, 1..1024; it divides ``num_envs`` or is a multiple of it."""
     batch_size: int = 128
     """Transitions per update, 1..65536."""
-    n_step: int = 5
+    n_step: int = 3
     """Rewards summed before bootstrapping, 1..32; 1 is the paper's (Sutton 1988 for n-step returns)."""
     discount: float = 0.99
     """Discount of one agent step, 0..1."""
@@ -48,14 +48,14 @@ class TeachConfig:
     """Alpha of proportional prioritised replay (Schaul 2016), 0..1; 0 samples uniformly."""
     priority_correction: float = 0.4
     """Beta at the start, raised linearly to 1 at the end, 0..1."""
-    target_period: int = 6_000
+    target_period: int = 4_000
     """Agent steps between copies of the online network to the target network, >= 1."""
     dueling: bool = False
     """Split the last layer into a value and an advantage stream (Wang 2016). The teacher is saved as a plain Nature
     network, which says the same."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
     """``adam`` (Kingma 2015) or ``rmsprop``, centred with decay 0.95 (Mnih 2015)."""
-    learning_rate: float = 3e-4
+    learning_rate: float = 2.5e-4
     """Step size of the optimiser, > 0. Adam at 2.5e-4 without ``center_pixels`` kills conv1's ReLUs in Pong."""
     learning_rate_final: float = 2e-5
     """Step size at the end; it falls linearly over the last third of the training, > 0."""
@@ -68,9 +68,9 @@ class TeachConfig:
     weights themselves. The gaps between Q-values are small against the noise of single updates (Polyak 1992)."""
     max_gradient_norm: float = 10.0
     """Gradients are scaled down to this L2 norm, >= 0; 0: never."""
-    epsilon_final: float = 0.02
+    epsilon_final: float = 0.03
     """Exploration rate after the decay, 0..1; it starts at 1."""
-    epsilon_steps: int = 100_000
+    epsilon_steps: int = 150_000
     """Agent steps over which the exploration rate falls linearly, >= 1."""
     life_loss_terminal: bool = True
     """End the return (not the game) where a life is lost, as DQN does."""

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -9,10 +10,12 @@ import time
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from configs.environment import EnvironmentConfig
 from configs.errors import UserError
+from configs.provenance import Provenance
 from configs.stage import StageResult
 from configs.teach import TeachConfig
 from teacher import q_network
@@ -33,22 +36,31 @@ def state(training):
     return learner | {f"replay.{k}": torch.from_numpy(v.copy()) for k, v in training.replay.state().items()}
 
 
-def test_stopping_and_resuming_equals_never_having_stopped(tmp_path):
-    whole = Training(TINY)
-    while whole.step < TINY.steps:
+# Before the first update; between updates; after a restart of the games, where the log replays a part of a segment;
+# and anywhere, in half precision and with a dueling head.
+@pytest.mark.parametrize(
+    ("point", "options"),
+    [
+        (200, {}),
+        (712, {}),
+        (8 * random.randrange(40, 128), {}),
+        (8 * random.randrange(40, 128), {"precision": "fp16-master", "flat_masters": True, "dueling": True}),
+    ],
+)
+def test_stopping_and_resuming_equals_never_having_stopped(tmp_path, point, options):
+    config = dataclasses.replace(TINY, **options)
+    whole = Training(config)
+    while whole.step < config.steps:
         whole.round()
-    # 712 lies after a restart of the games, so that the log replays a part of a segment.
-    first = Training(TINY)
-    while first.step < 712:
+    first = Training(config)
+    while first.step < point:
         first.round()
-    from configs.provenance import Provenance
-
-    first.save(tmp_path / "c", Provenance.of(TINY, 0))
+    first.save(tmp_path / "c", Provenance.of(config, 0))
     first.close()
-    second = Training(TINY)
+    second = Training(config)
     second.restore(tmp_path / "c")
-    assert second.step == 712
-    while second.step < TINY.steps:
+    assert second.step == point
+    while second.step < config.steps:
         second.round()
     a, b = state(whole), state(second)
     assert a.keys() == b.keys()
@@ -104,9 +116,26 @@ def test_loss_that_is_not_finite_stops_with_the_update_named():
     with torch.no_grad():
         training.learner.master["head.bias"].fill_(float("nan"))
     training.learner.refresh_working()
-    with pytest.raises(UserError, match=r"update \d+: loss nan"):
+    with pytest.raises(
+        UserError, match=r"update \d+: loss nan.*16 transitions 16 have no finite error, replay slots"
+    ):
         training.round()
     training.close()
+
+
+def test_a_run_that_diverges_names_step_and_checkpoint(tmp_path):
+    config = dataclasses.replace(
+        TINY, learning_rate=1e3, optimizer_epsilon=1e-30, max_gradient_norm=0.0, precision="fp32"
+    )
+    with pytest.raises(UserError, match=r"step \d+, update \d+: loss .* not finite.*; no checkpoint yet"):
+        run(config, tmp_path)
+    run(dataclasses.replace(TINY, steps=512), tmp_path)
+    tensors = load_file(tmp_path / CHECKPOINT)
+    tensors["learner.master.head.bias"][:] = float("nan")
+    with safe_open(tmp_path / CHECKPOINT, "pt") as file:
+        save_file(tensors, tmp_path / CHECKPOINT, file.metadata())
+    with pytest.raises(UserError, match=rf"step 512, .* the last good checkpoint is .*{CHECKPOINT}"):
+        run(TINY, tmp_path, resume=True)
 
 
 def test_gradient_shares_add_up_to_the_whole_batch():

@@ -8,12 +8,13 @@ What makes it fast, none of which changes a spike:
 - Spikes travel by words: all routes between the same two 64-bit words with the same delay and the same
   rotation of bit positions are one *move*, target |= rotate_left(source & mask, rotation). Within a tile the
   order of lanes, and that of axons of equal weight, is free: it is chosen so that few moves suffice.
+- Cores are numbered anew, those of a tile side by side, and all that a tick reads of them lies in that order.
 - A core's axon words that receive the same moves (the +1 and -1 axons of a ternary input) are gathered once.
 - A word that would take more than ``MOST_MOVES`` moves, for its axons are fed from all over the chip, is
   *collected* instead: one source bit for each of its 64 axons, 4 bytes against a move's 24.
 
-Axis suffixes: C cores, N neurons of a core, A axons, K tiles, W axon words of a core, M moves, S transducer
-outputs, V vote masks, L collected words.
+Axis suffixes: C cores, R cores in the order of evaluation, N neurons of a core, A axons, K tiles, W axon words of a
+core, M moves, S transducer outputs, V vote masks, L collected words.
 """
 
 from __future__ import annotations
@@ -42,46 +43,40 @@ class CrossbarProgram(NamedTuple):
     Attributes:
         input_words: words of transducer spikes, ceil(O / 64) for each position.
         row_words: words of a row.
-        lane_start_C: int64 (C,), the core's first word in a row.
-        tile_C: int64 (C,), the core's tile.
+        lane_start_R: int64 (C,), the core's first word in a row.
+        tile_R: int64 (C,), the core's tile.
         block_start_K: int64 (K + 1,), a tile's blocks of 64 lanes.
         crossbar: uint64 (blocks, 8, W, 8), in the order in which it is read: bit b of [block, lane // 8, w, lane % 8]
             is 1 where the axon at bit b of word w meets the lane.
         theta: int32 (blocks, 64), thresholds; the largest int32 in lanes that are not used.
         weight_KW: int64 (K, W), weight of the axons of each word.
-        twin_CW: int64 (C, W), an earlier word of the core with the same spikes, or -1.
+        twin_RW: int64 (C, W), an earlier word of the core with the same spikes, or -1.
         move_start: int64 (C * W + 1,), the moves into each axon word.
-        move_source_M: uint32, word in the row.
-        move_delay_M: uint32, ticks.
-        move_rotation_M: uint64, bits to the left.
-        move_mask_M: uint64, bits of the source word.
-        collected_CW: int32 (C, W), the word among those that are collected, or -1.
+        move_M: uint64 (M, 2): [word of the row | delay in ticks << 32 | rotation to the left << 48, bits of that word].
+        collected_RW: int32 (C, W), the word among those that are collected, or -1.
         collected_bit: uint32 (L, 64), bit of a row that feeds each axon; any bit where none does.
         collected_delay_L: uint32, ticks.
         collected_mask_L: uint64, axons that a bit feeds.
-        order_C: int64, cores, those of a tile together.
+        order_R: int64 (C,), the core of the core map that each is.
         vote_word_V, vote_action_V: int64; vote_mask_V: uint64: ones of row[word] & mask vote for action.
     """
 
     input_words: int
     row_words: int
-    lane_start_C: Ints
-    tile_C: Ints
+    lane_start_R: Ints
+    tile_R: Ints
     block_start_K: Ints
     crossbar: Words
     theta: npt.NDArray[np.int32]
     weight_KW: Ints
-    twin_CW: Ints
+    twin_RW: Ints
     move_start: Ints
-    move_source_M: npt.NDArray[np.uint32]
-    move_delay_M: npt.NDArray[np.uint32]
-    move_rotation_M: Words
-    move_mask_M: Words
-    collected_CW: npt.NDArray[np.int32]
+    move_M: Words
+    collected_RW: npt.NDArray[np.int32]
     collected_bit: npt.NDArray[np.uint32]
     collected_delay_L: npt.NDArray[np.uint32]
     collected_mask_L: Words
-    order_C: Ints
+    order_R: Ints
     vote_word_V: Ints
     vote_action_V: Ints
     vote_mask_V: Words
@@ -105,9 +100,12 @@ def compile_program(core_map: CoreMap) -> tuple[CrossbarProgram, Ints]:
     blocks_K = np.array([-(-len(theta) // WORD_BITS) for theta in thetas], np.int64)
     features, height, width = (int(size) for size in core_map.layer_shape_L3[0])
     input_words = height * width * words_for(features)
-    lane_start_C = input_words + np.concatenate([[0], np.cumsum(blocks_K[tile_C])])
+    order_R = np.argsort(tile_C, kind="stable").astype(np.int64)
+    rank_C = np.argsort(order_R)
+    tile_R = tile_C[order_R]
+    lane_start_R = input_words + np.concatenate([[0], np.cumsum(blocks_K[tile_R])])
     lane_CN = lane_KN[tile_C]
-    bit_CN = np.where(lane_CN == NONE, NONE, lane_start_C[:-1, None] * WORD_BITS + lane_CN)
+    bit_CN = np.where(lane_CN == NONE, NONE, lane_start_R[rank_C, None] * WORD_BITS + lane_CN)
     source_bit = routes.source.copy()
     neuron = routes.core != NONE
     source_bit[neuron] = bit_CN[routes.core[neuron], routes.source[neuron]]
@@ -115,35 +113,32 @@ def compile_program(core_map: CoreMap) -> tuple[CrossbarProgram, Ints]:
     words = weight_KW.shape[1]
     place = place_KA[tile_C[routes.target], routes.axon]
     live = place != NONE
-    target_bit = (routes.target * words * WORD_BITS + place)[live]
+    target_bit = (rank_C[routes.target] * words * WORD_BITS + place)[live]
     source_bit, delay = source_bit[live], routes.delay[live]
     start, moves = _moves(source_bit, target_bit, delay, core_map.cores * words)
-    twin_CW = _twins(start, moves, core_map.cores, words)
-    collected_CW, collected = _collected(source_bit, target_bit, delay, start, twin_CW)
-    moved = collected_CW.reshape(-1)[target_bit // WORD_BITS] == NONE
+    twin_RW = _twins(start, moves, core_map.cores, words)
+    collected_RW, collected = _collected(source_bit, target_bit, delay, start, twin_RW)
+    moved = collected_RW.reshape(-1)[target_bit // WORD_BITS] == NONE
     start, moves = _moves(source_bit[moved], target_bit[moved], delay[moved], core_map.cores * words)
     crossbar, theta = _blocks(columns, thetas, place_KA, words)
     votes = _votes(core_map, bit_CN)
     program = CrossbarProgram(
         input_words=input_words,
-        row_words=int(lane_start_C[-1]),
-        lane_start_C=lane_start_C[:-1].astype(np.int64),
-        tile_C=tile_C,
+        row_words=int(lane_start_R[-1]),
+        lane_start_R=lane_start_R[:-1].astype(np.int64),
+        tile_R=tile_R,
         block_start_K=np.concatenate([[0], np.cumsum(blocks_K)]).astype(np.int64),
         crossbar=crossbar,
         theta=theta,
         weight_KW=weight_KW,
-        twin_CW=twin_CW,
+        twin_RW=twin_RW,
         move_start=start,
-        move_source_M=moves[0].astype(np.uint32),
-        move_delay_M=moves[1].astype(np.uint32),
-        move_rotation_M=moves[2].astype(np.uint64),
-        move_mask_M=moves[3].view(np.uint64),
-        collected_CW=collected_CW,
+        move_M=np.stack([moves[0] | moves[1] << 32 | moves[2] << 48, moves[3]], axis=1).view(np.uint64),
+        collected_RW=collected_RW,
         collected_bit=collected[0],
         collected_delay_L=collected[1],
         collected_mask_L=collected[2],
-        order_C=np.argsort(tile_C, kind="stable").astype(np.int64),
+        order_R=order_R,
         vote_word_V=votes[0],
         vote_action_V=votes[1],
         vote_mask_V=votes[2],
@@ -282,41 +277,41 @@ def _moves(source_bit: Ints, target_bit: Ints, delay: Ints, target_words: int) -
 
 
 def _twins(start: Ints, moves: Ints, cores: int, words: int) -> Ints:
-    """Return, for every core's axon words, an earlier word that receives the same moves, or -1: (C, W)."""
-    twin_CW = np.full((cores, words), NONE, np.int64)
-    begin_CW, count_CW = start[:-1].reshape(cores, words), np.diff(start).reshape(cores, words)
+    """Return, for every core's axon words, an earlier word that receives the same moves, or -1: (R, W)."""
+    twin_RW = np.full((cores, words), NONE, np.int64)
+    begin_RW, count_RW = start[:-1].reshape(cores, words), np.diff(start).reshape(cores, words)
     for word in range(1, words):
         for earlier in range(word):
-            alike = (count_CW[:, word] == count_CW[:, earlier]) & (count_CW[:, word] > 0)
-            alike &= (twin_CW[:, word] == NONE) & (twin_CW[:, earlier] == NONE)
+            alike = (count_RW[:, word] == count_RW[:, earlier]) & (count_RW[:, word] > 0)
+            alike &= (twin_RW[:, word] == NONE) & (twin_RW[:, earlier] == NONE)
             core = np.flatnonzero(alike)
             if not core.size:
                 continue
-            count = count_CW[core, word]
+            count = count_RW[core, word]
             ends = np.cumsum(count)
             step = np.arange(ends[-1]) - np.repeat(ends - count, count)
-            one = np.repeat(begin_CW[core, word], count) + step
-            other = np.repeat(begin_CW[core, earlier], count) + step
+            one = np.repeat(begin_RW[core, word], count) + step
+            other = np.repeat(begin_RW[core, earlier], count) + step
             same = (moves[:, one] == moves[:, other]).all(axis=0)
-            twin_CW[core[np.logical_and.reduceat(same, ends - count)], word] = earlier
-    return twin_CW
+            twin_RW[core[np.logical_and.reduceat(same, ends - count)], word] = earlier
+    return twin_RW
 
 
 def _collected(
-    source_bit: Ints, target_bit: Ints, delay: Ints, start: Ints, twin_CW: Ints
+    source_bit: Ints, target_bit: Ints, delay: Ints, start: Ints, twin_RW: Ints
 ) -> tuple[npt.NDArray[np.int32], tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32], Words]]:
-    """Return which words are collected (C, W), and their bits, delays and masks.
+    """Return which words are collected (R, W), and their bits, delays and masks.
 
     A word is collected where it takes more than ``MOST_MOVES`` moves, has no twin, its routes have one delay,
     and no axon of it is fed twice.
     """
-    words = twin_CW.size
+    words = twin_RW.size
     word = target_bit // WORD_BITS
     fed_once = np.bincount(target_bit, minlength=words * WORD_BITS).reshape(-1, WORD_BITS).max(axis=1) <= 1
     least, most = np.full(words, NEVER), np.zeros(words, np.int64)
     np.minimum.at(least, word, delay)
     np.maximum.at(most, word, delay)
-    chosen = (np.diff(start) > MOST_MOVES) & (twin_CW.reshape(-1) == NONE) & fed_once & (least == most)
+    chosen = (np.diff(start) > MOST_MOVES) & (twin_RW.reshape(-1) == NONE) & fed_once & (least == most)
     found = np.flatnonzero(chosen)
     index = np.full(words, NONE, np.int32)
     index[found] = np.arange(len(found))
@@ -326,7 +321,7 @@ def _collected(
     row, axon = index[word[here]], target_bit[here] % WORD_BITS
     bit[row, axon] = source_bit[here]
     np.bitwise_or.at(mask, row, np.uint64(1) << axon.astype(np.uint64))
-    return index.reshape(twin_CW.shape), (bit, most[found].astype(np.uint32), mask)
+    return index.reshape(twin_RW.shape), (bit, most[found].astype(np.uint32), mask)
 
 
 def _join(keys: Ints, bit: Ints) -> tuple[Ints, Words]:

@@ -50,6 +50,7 @@ class CoreSimulator:
         self.core_map = core_map
         self.threads = threads
         self._program, self._bit_CN = compile_program(core_map)
+        self._all = np.arange(core_map.cores)
         self._plan = plan_transduction(core_map.transduction, core_map.input_shape)
         delays = [core_map.dest_delay_CN.max(initial=1), core_map.input_delay_E.max(initial=1)]
         self._memory = int(max(delays)) + 1
@@ -67,10 +68,10 @@ class CoreSimulator:
         program = self._program
         rows = np.zeros((self._memory, program.row_words), np.uint64)
         for tick in range(self.core_map.ticks + 2 * self._memory):
-            _tick(program, rows, tick, program.order_C)
+            _tick(program, rows, tick, self._all)
         if (rows != rows[0]).any():
             word = int(np.flatnonzero((rows != rows[0]).any(axis=0))[0])
-            core = int(np.searchsorted(program.lane_start_C, word, side="right")) - 1
+            core = int(program.order_R[np.searchsorted(program.lane_start_R, word, side="right") - 1])
             raise ValueError(
                 f"core {core} does not come to rest within {self.core_map.ticks + 2 * self._memory} ticks of "
                 f"blank input, the map's depth is {self.core_map.ticks} ticks: its routes or delays are wrong"
@@ -94,7 +95,7 @@ class CoreSimulator:
             target, delay = edges[1:, reached[tick][edges[0]]]
             inside = tick + delay <= core_map.ticks
             reached[(tick + delay)[inside], target[inside]] = True
-        cores = [program.order_C[reached[tick][program.order_C]] for tick in range(core_map.ticks + 1)]
+        cores = [np.flatnonzero(reached[tick][program.order_R]) for tick in range(core_map.ticks + 1)]
         start = np.concatenate([[0], np.cumsum([len(found) for found in cores])]).astype(np.int64)
         return start, np.concatenate(cores)
 
@@ -192,7 +193,9 @@ class CoreSimulator:
         for frame, stack_CHW in enumerate(stacks_BCHW):
             transduced[frame] = self._transduce(stack_CHW)
         rows = np.repeat(self._resting[None, :], kept_rows, axis=0)
-        votes = _play_stream(self._program, rows, transduced, self.core_map.ticks, self.core_map.actions)
+        votes = _play_stream(
+            self._program, rows, transduced, self._all, self.core_map.ticks, self.core_map.actions
+        )
         return votes, transduced, rows
 
 
@@ -211,12 +214,13 @@ def _collect(rows, row, bits):  # type: ignore[no-untyped-def]
 def _gather(program, rows, row_of_delay, core, axons):  # type: ignore[no-untyped-def]
     """Bring the spikes that reach ``core`` in this tick to ``axons`` (W,); ``rows`` is flat."""
     words = axons.shape[0]
+    low, six = np.uint64(0xFFFFFFFF), np.uint64(63)
     for word in range(words):
-        twin = program.twin_CW[core, word]
+        twin = program.twin_RW[core, word]
         if twin >= 0:
             axons[word] = axons[twin]
             continue
-        collected = program.collected_CW[core, word]
+        collected = program.collected_RW[core, word]
         if collected >= 0:
             row = row_of_delay[program.collected_delay_L[collected]]
             arrived = _collect(rows, row, program.collected_bit[collected])
@@ -226,10 +230,11 @@ def _gather(program, rows, row_of_delay, core, axons):  # type: ignore[no-untype
         for move in range(
             program.move_start[core * words + word], program.move_start[core * words + word + 1]
         ):
-            place = row_of_delay[program.move_delay_M[move]] + np.uint64(program.move_source_M[move])
-            spikes = rows[place] & program.move_mask_M[move]
-            left = program.move_rotation_M[move]
-            arrived |= (spikes << left) | (spikes >> ((np.uint64(64) - left) & np.uint64(63)))
+            way = program.move_M[move, 0]
+            place = row_of_delay[(way >> np.uint64(32)) & np.uint64(0xFFFF)] + (way & low)
+            spikes = rows[place] & program.move_M[move, 1]
+            left = way >> np.uint64(48)
+            arrived |= (spikes << left) | (spikes >> ((np.uint64(64) - left) & six))
         axons[word] = arrived
 
 
@@ -250,7 +255,7 @@ def _evaluate_any(axons, weights, crossbar, theta, potential):  # type: ignore[n
 
 @njit(cache=True, nogil=True)
 def _tick(program, rows, tick, cores):  # type: ignore[no-untyped-def]
-    """Evaluate ``cores`` in ``tick``; row t % len(rows) of ``rows`` holds the spikes of tick t."""
+    """Evaluate ``cores``, numbered as in the program, in ``tick``; row t % len(rows) holds the spikes of tick t."""
     words = program.weight_KW.shape[1]
     axons = np.empty(words, np.uint64)
     potential = np.empty(WORD_BITS, np.int64)
@@ -260,9 +265,9 @@ def _tick(program, rows, tick, cores):  # type: ignore[no-untyped-def]
     flat, now = rows.reshape(-1), rows[tick % rows.shape[0]]
     for core in cores:
         _gather(program, flat, row_of_delay, core, axons)
-        tile = program.tile_C[core]
+        tile = program.tile_R[core]
         weights = program.weight_KW[tile]
-        target = program.lane_start_C[core] - program.block_start_K[tile]
+        target = program.lane_start_R[core] - program.block_start_K[tile]
         for block in range(program.block_start_K[tile], program.block_start_K[tile + 1]):
             crossbar, theta = program.crossbar[block], program.theta[block]
             if words == 4:
@@ -291,7 +296,7 @@ def _count(program, row, actions):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _play_stream(program, rows, spikes, ticks, actions):  # type: ignore[no-untyped-def]
+def _play_stream(program, rows, spikes, cores, ticks, actions):  # type: ignore[no-untyped-def]
     """Play frames (B, O, H, W), one entering in each tick, from rest; return their votes (B, A)."""
     frames = spikes.shape[0]
     votes = np.zeros((frames, actions), np.int64)
@@ -300,7 +305,7 @@ def _play_stream(program, rows, spikes, ticks, actions):  # type: ignore[no-unty
         row[: program.input_words] = np.uint64(0)
         if tick < frames:
             pack_positions(spikes[tick], row[: program.input_words])
-        _tick(program, rows, tick, program.order_C)
+        _tick(program, rows, tick, cores)
         if tick >= ticks:
             votes[tick - ticks] = _count(program, row, actions)
     return votes

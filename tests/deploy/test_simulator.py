@@ -77,7 +77,7 @@ def test_a_chip_of_random_full_cores_plays_like_the_naive_interpreter(
     monkeypatch.setattr(crossbar_program, "MOST_MOVES", most_moves)
     core_map = random_chip(32)
     program, _ = compile_program(core_map)
-    assert ((program.collected_CW == NONE).sum() == 0) == (most_moves == 0)
+    assert ((program.collected_RW == NONE).sum() == 0) == (most_moves == 0)
     frames = np.random.default_rng(1).integers(0, 256, (3, *core_map.input_shape), np.uint8)
     votes, spikes = CoreSimulator(core_map).pipelined_spikes(frames)
     slow_votes, slow_spikes = play(core_map, list(frames))

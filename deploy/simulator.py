@@ -30,6 +30,9 @@ from deploy.transduction import plan_transduction, transduce_planned
 DISAGREE = 2
 """Stands for a neuron whose copies do not fire alike."""
 
+TOGETHER = 16
+"""Cores whose axons are gathered before any is evaluated: the crossbars are then read in longer runs."""
+
 
 class CoreSimulator:
     """Plays a core map, exactly; releases the GIL. One caller at a time.
@@ -257,23 +260,27 @@ def _evaluate_any(axons, weights, crossbar, theta, potential):  # type: ignore[n
 def _tick(program, rows, tick, cores):  # type: ignore[no-untyped-def]
     """Evaluate ``cores``, numbered as in the program, in ``tick``; row t % len(rows) holds the spikes of tick t."""
     words = program.weight_KW.shape[1]
-    axons = np.empty(words, np.uint64)
+    axons = np.empty((TOGETHER, words), np.uint64)
     potential = np.empty(WORD_BITS, np.int64)
     row_of_delay = np.empty(rows.shape[0], np.uint64)
     for delay in range(rows.shape[0]):
         row_of_delay[delay] = (tick - delay) % rows.shape[0] * rows.shape[1]
     flat, now = rows.reshape(-1), rows[tick % rows.shape[0]]
-    for core in cores:
-        _gather(program, flat, row_of_delay, core, axons)
-        tile = program.tile_R[core]
-        weights = program.weight_KW[tile]
-        target = program.lane_start_R[core] - program.block_start_K[tile]
-        for block in range(program.block_start_K[tile], program.block_start_K[tile + 1]):
-            crossbar, theta = program.crossbar[block], program.theta[block]
-            if words == 4:
-                now[target + block] = fire_four_words(axons, weights, crossbar, theta)
-            else:
-                now[target + block] = _evaluate_any(axons, weights, crossbar, theta, potential)
+    for first in range(0, cores.shape[0], TOGETHER):
+        some = cores[first : first + TOGETHER]
+        for index in range(some.shape[0]):
+            _gather(program, flat, row_of_delay, some[index], axons[index])
+        for index in range(some.shape[0]):
+            core = some[index]
+            tile = program.tile_R[core]
+            weights = program.weight_KW[tile]
+            target = program.lane_start_R[core] - program.block_start_K[tile]
+            for block in range(program.block_start_K[tile], program.block_start_K[tile + 1]):
+                crossbar, theta = program.crossbar[block], program.theta[block]
+                if words == 4:
+                    now[target + block] = fire_four_words(axons[index], weights, crossbar, theta)
+                else:
+                    now[target + block] = _evaluate_any(axons[index], weights, crossbar, theta, potential)
 
 
 @njit(cache=True, nogil=True)

@@ -81,7 +81,7 @@ VERBS: dict[str, Verb] = {
         ),
         Verb(
             name="import",
-            summary="take an agent of Stable-Baselines3 or CleanRL as the teacher",
+            summary="take an agent of Stable-Baselines3 or CleanRL, or an ONNX or TorchScript network, as the teacher",
             example="spikestill import dqn_pong.zip --environment.game pong --run_dir runs/pong\n"
             "    writes runs/pong/teacher.safetensors, from which `record --run_dir runs/pong` goes on",
             config="configs.importing:ImportConfig",

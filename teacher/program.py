@@ -88,7 +88,7 @@ def _onnx(program: Program, name: str) -> Network:
     try:
         session = onnxruntime.InferenceSession(program.content, providers=["CPUExecutionProvider"])
     except Exception as error:  # its errors share no class but this one
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].rstrip(".")
         raise UserError(
             f"{name}: not a network that ONNX Runtime can run: {reason}", "export it again"
         ) from error

@@ -72,7 +72,7 @@ def test_stopping_and_resuming_equals_never_having_stopped(tmp_path, point, opti
 
 
 def test_run_writes_teacher_checkpoint_and_metrics(tmp_path, monkeypatch):
-    monkeypatch.setattr("teacher.teach.LOG_UPDATES", 20)
+    monkeypatch.setattr("teacher.teach.LOG_UPDATES", 10)
     result = run(TINY, tmp_path)
     assert isinstance(result, StageResult)
     assert result.finished

@@ -26,10 +26,10 @@ import numpy.typing as npt
 
 from deploy.core_map import NONE, WORD_BITS, CoreMap
 from deploy.packed_kernel import words_for
+from deploy.popcount import EIGHT
 
 NEVER = np.iinfo(np.int32).max
 MOST_MOVES = 20
-EIGHT = 8
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 

@@ -22,9 +22,9 @@ import numpy.typing as npt
 from numba import njit
 
 from deploy.core_map import NONE, WORD_BITS, CoreMap
-from deploy.crossbar_program import EIGHT, Ints, Words, compile_program
+from deploy.crossbar_program import Ints, Words, compile_program
 from deploy.packed_kernel import pack_positions
-from deploy.popcount import fire_four_words, popcount
+from deploy.popcount import EIGHT, fire_four_words, popcount
 from deploy.transduction import plan_transduction, transduce_planned
 
 DISAGREE = 2

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,7 @@ from configs.stage import StageResult
 from runtime.agents import Agent, agent_file, check_file_game, make_agent
 from teacher.environment import action_meanings
 from teacher.evaluation import Evaluation, ScoresFunction, evaluate
-
-if TYPE_CHECKING:
-    from deploy.packed_kernel import PackedNet
+from teacher.machine import cores
 
 ARTEFACT = "evaluate.json"
 STICKY = 0.25
@@ -127,22 +125,15 @@ def _scores_function(name: str, game: str, actions: int, paths: dict[str, Path])
         check_file_game(paths["teacher"], policy.game, policy.actions, game, actions)
         yield policy.q_values
     elif name == "student":
-        from deploy.packed_kernel import PackedNet
-        from student.integer_net import load
-        from teacher.machine import cores
-
-        net, _ = load(paths["student"])
-        check_file_game(paths["student"], net.game, net.actions, game, actions)
-        # The kernel lets go of the interpreter; each thread has one of its own.
-        kernels = [PackedNet(net) for _ in range(cores())]
-        with ThreadPoolExecutor(len(kernels)) as pool:
+        # The kernel lets go of the interpreter; each thread has an agent of its own.
+        agents = [make_agent(name, paths["student"], game, actions) for _ in range(cores())]
+        with ThreadPoolExecutor(len(agents)) as pool:
             yield lambda obs_BCHW: np.concatenate(
-                list(pool.map(_each_votes, kernels, np.array_split(obs_BCHW, len(kernels))))
+                list(pool.map(_one_by_one, agents, np.array_split(obs_BCHW, min(len(agents), len(obs_BCHW)))))
             )
     elif name == "cores":
         from deploy.core_map import load as load_core_map
         from deploy.simulator import CoreSimulator
-        from teacher.machine import cores
 
         core_map = load_core_map(paths["core_map"])
         check_file_game(paths["core_map"], core_map.game, core_map.actions, game, actions)
@@ -153,11 +144,6 @@ def _scores_function(name: str, game: str, actions: int, paths: dict[str, Path])
             yield lambda obs_BCHW: _one_by_one(agent, obs_BCHW)
     else:
         raise UserError(f"unknown agent {name!r}", "see `spikestill evaluate --help`")
-
-
-def _each_votes(kernel: PackedNet, obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    votes = [kernel.votes(stack_CHW) for stack_CHW in obs_BCHW]
-    return np.array(votes, np.int64).reshape(len(votes), kernel.net.actions)
 
 
 def _one_by_one(agent: Agent, obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -23,6 +24,7 @@ TEACHER_SCHEMA = "spikestill.teacher"
 CHECKPOINT_SCHEMA = "spikestill.teach-checkpoint"
 VERSION = 1
 NATURE = "nature"
+TEACHER_REMEDY = "give a teacher that `spikestill teach` wrote"
 
 
 def write_tensors(
@@ -99,16 +101,30 @@ def save_teacher(
     )  # fmt: skip
 
 
-def architecture(path: Path) -> str:
-    """Return what a teacher's file holds: ``nature``, ``onnx`` or ``torchscript``.
+class TeacherFile(NamedTuple):
+    """What lies in a teacher's file: the tensors, what they are (``nature``, ``onnx``, ``torchscript``), its net."""
+
+    tensors: dict[str, Tensor]
+    architecture: str
+    game: str
+    actions: int
+    net: dict[str, Any]
+    provenance: Provenance
+
+
+def read_teacher_file(path: Path, remedy: str = TEACHER_REMEDY) -> TeacherFile:
+    """Read a teacher's file of any architecture.
 
     Raises:
         UserError: the file cannot be read.
     """
-    remedy = "give a teacher that `spikestill teach` or `spikestill import` wrote"
-    _, metadata = read_tensors(path, TEACHER_SCHEMA, remedy)
+    tensors, metadata = read_tensors(path, TEACHER_SCHEMA, remedy)
     try:
-        return str(json.loads(metadata["net"])["architecture"])
+        net = json.loads(metadata["net"])
+        provenance = Provenance.from_json(metadata["provenance"])
+        return TeacherFile(
+            tensors, str(net["architecture"]), str(net["game"]), int(net["actions"]), net, provenance
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: its description is unreadable: {error}", remedy) from error
 
@@ -117,25 +133,28 @@ def read_teacher(path: Path) -> tuple[Weights, str, int, Provenance]:
     """Read a teacher: (fp32 weights, game, actions, provenance), shapes and values checked.
 
     Raises:
-        UserError: the file cannot be read, a shape is wrong, or a weight is not finite.
+        UserError: the file cannot be read, is no Nature network, a shape is wrong, or a weight is not finite.
     """
-    remedy = "give a teacher that `spikestill teach` wrote"
-    tensors, metadata = read_tensors(path, TEACHER_SCHEMA, remedy)
-    try:
-        net = json.loads(metadata["net"])
-        game, actions, architecture = str(net["game"]), int(net["actions"]), str(net["architecture"])
-        provenance = Provenance.from_json(metadata["provenance"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: its description is unreadable: {error}", remedy) from error
-    if architecture != NATURE:
+    return nature_network(path, read_teacher_file(path))
+
+
+def nature_network(path: Path, file: TeacherFile) -> tuple[Weights, str, int, Provenance]:
+    """Return (fp32 weights, game, actions, provenance) of the file at ``path``, shapes and values checked.
+
+    Raises:
+        UserError: it is no Nature network, a shape is wrong, or a weight is not finite.
+    """
+    if file.architecture != NATURE:
         raise UserError(
-            f"{path}: is an imported program ({architecture}), the weights of a Nature network are wanted",
+            f"{path}: is an imported program ({file.architecture}), the weights of a Nature network are wanted",
             "it can be recorded, scored and played; distill with --hint_weight 0",
         )
-    for name, shape in q_network.shapes(actions).items():
+    tensors = file.tensors
+    for name, shape in q_network.shapes(file.actions).items():
         if name not in tensors or tuple(tensors[name].shape) != shape:
             found = tuple(tensors[name].shape) if name in tensors else "missing"
-            raise UserError(f"{path}: {name} is {found}, shape {shape} wanted", remedy)
+            raise UserError(f"{path}: {name} is {found}, shape {shape} wanted", TEACHER_REMEDY)
         if not torch.isfinite(tensors[name]).all():
-            raise UserError(f"{path}: {name} holds NaN or infinite values", remedy)
-    return {name: tensors[name].float() for name in q_network.shapes(actions)}, game, actions, provenance
+            raise UserError(f"{path}: {name} holds NaN or infinite values", TEACHER_REMEDY)
+    weights = {name: tensors[name].float() for name in q_network.shapes(file.actions)}
+    return weights, file.game, file.actions, file.provenance

@@ -12,8 +12,8 @@ import torch
 from configs.errors import UserError
 from configs.provenance import Provenance
 from teacher import q_network
-from teacher.checkpoint import architecture, read_teacher
-from teacher.program import Program, read_program, start
+from teacher.checkpoint import nature_network, read_teacher_file
+from teacher.program import LANGUAGES, Program, program_of, start
 from teacher.q_network import Weights
 
 Precision = Literal["fp32", "fp16", "bf16"]
@@ -96,12 +96,12 @@ def load_teacher(path: Path | str, precision: Precision = "fp32") -> Policy:
     if precision not in DTYPES:
         raise UserError(f"unknown precision {precision!r}; known: {', '.join(DTYPES)}", "give fp32 or fp16")
     path = Path(path)
-    if architecture(path) in ("onnx", "torchscript"):
+    file = read_teacher_file(path)
+    if file.architecture in LANGUAGES:
         if precision != "fp32":
             raise UserError(
                 f"{path}: an imported program runs in its own formats, not in {precision}", "take the teacher"
             )
-        program, game, actions, provenance = read_program(path, "import it again")
-        return ProgramPolicy(program, str(path), game, actions, provenance)
-    weights, game, actions, provenance = read_teacher(path)
+        return ProgramPolicy(program_of(path, file), str(path), file.game, file.actions, file.provenance)
+    weights, game, actions, provenance = nature_network(path, file)
     return TeacherPolicy(weights, game, actions, provenance, precision)

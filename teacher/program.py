@@ -20,9 +20,10 @@ import torch
 
 from configs.errors import UserError
 from configs.provenance import Provenance
-from teacher.checkpoint import TEACHER_SCHEMA, read_tensors, write_tensors
+from teacher.checkpoint import TEACHER_SCHEMA, TeacherFile, write_tensors
 
 Language = Literal["onnx", "torchscript"]
+LANGUAGES = ("onnx", "torchscript")
 Network = Callable[[npt.NDArray[Any]], npt.NDArray[np.float32]]
 BYTES = "program"
 CHANNELS_FIRST, CHANNELS_LAST = (4, 84, 84), (84, 84, 4)
@@ -54,21 +55,17 @@ def save_program(path: Path, program: Program, game: str, actions: int, provenan
     write_tensors(path, {BYTES: content}, TEACHER_SCHEMA, provenance, net=json.dumps(net))
 
 
-def read_program(path: Path, remedy: str) -> tuple[Program, str, int, Provenance]:
-    """Return (program, game, actions, provenance) of a teacher's file that holds one.
+def program_of(path: Path, file: TeacherFile) -> Program:
+    """Return the program in the teacher's file at ``path``.
 
     Raises:
-        UserError: the file cannot be read or is inconsistent.
+        UserError: the file is inconsistent.
     """
-    tensors, metadata = read_tensors(path, TEACHER_SCHEMA, remedy)
     try:
-        net = json.loads(metadata["net"])
-        program = Program(
-            tensors[BYTES].numpy().tobytes(), net["architecture"], float(net["divide_by"]), int(net["output"])
-        )
-        return program, str(net["game"]), int(net["actions"]), Provenance.from_json(metadata["provenance"])
+        content, net = file.tensors[BYTES].numpy().tobytes(), file.net
+        return Program(content, net["architecture"], float(net["divide_by"]), int(net["output"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: its description is unreadable: {error}", remedy) from error
+        raise UserError(f"{path}: its description is unreadable: {error}", "import it again") from error
 
 
 def start(program: Program, name: str) -> Network:

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from teacher.precision.operations import Operations
 
-SIDE = 16
-
 
 def has_fp8(device: torch.device) -> bool:
     """Return True where the device multiplies FP8 natively."""

@@ -18,6 +18,7 @@ from configs.mapping import MapConfig
 from configs.provenance import Provenance
 from configs.stage import StageResult
 from deploy.core_map import NONE, CoreMap, save
+from deploy.equivalence import sources
 from deploy.frames import Frames
 from deploy.inspection import format_tables, summarise
 from deploy.passes.annealing import anneal, hops, ways
@@ -84,9 +85,22 @@ def map_with_gains(
     core_map = emit(
         net, cores, near, routes, spec, provenance or Provenance.of({"hardware": spec.name}, seed=0)
     )
+    once, axons = single_axons(core_map)
+    gains["single axons"] = f"{once:,} inputs of cores take one axon in place of two; {axons:,} axons in use"
+    waits = int((core_map.dest_delay_CN > spec.min_delay).sum())
+    gains["route"] = f"{waits:,} neurons wait a tick or more, so that all paths are equally long"
     gains["emit"] = f"{len(core_map.crossbar_XNW):,} distinct crossbars for {core_map.cores:,} cores"
     validate(core_map)
     return core_map, gains
+
+
+def single_axons(core_map: CoreMap) -> tuple[int, int]:
+    """Return how many inputs of computing cores take one axon only, and the axons in use there."""
+    source_CA = sources(core_map)[~core_map.core_relay_C]
+    core, axon = np.nonzero(source_CA != NONE)
+    pairs = np.stack([core, source_CA[core, axon]], axis=1)
+    times = np.unique(pairs, axis=0, return_counts=True)[1]
+    return int((times == 1).sum()), len(core)
 
 
 def run(config: MapConfig, run_dir: Path, *, resume: bool = False) -> StageResult:

@@ -15,7 +15,7 @@ from configs.mapping import MapConfig
 from configs.provenance import Provenance
 from deploy.core_map import NONE, load
 from deploy.inspection import format_tables, summarise
-from deploy.mapping import map_net, run
+from deploy.mapping import map_net, run, single_axons
 from deploy.passes.lowering import lower
 from deploy.passes.placement import curve
 from deploy.passes.pruning import prune
@@ -245,3 +245,15 @@ def test_the_stage_writes_a_map_that_names_its_student(
 def test_unknown_hardware_names_the_nearest() -> None:
     with pytest.raises(UserError, match="truenorth"):
         MapConfig(hardware="truenrth")
+
+
+def test_inputs_of_one_sign_take_one_axon() -> None:
+    """Two features: inputs 0 and 1 with one sign each, input 2 with both."""
+    weight = np.array([[1, -1, 1], [1, -1, -1]], np.int8).reshape(2, 3, 1, 1)
+    net = random_net(
+        (LayerSpec(3, 1, 1, 0, 1), LayerSpec(2, 1, 1, 0, 1)), 0, actions=2, input_shape=(1, 1, 1)
+    )
+    net = dataclasses.replace(
+        net, layers=(net.layers[0], IntegerLayer(weight, np.ones(2, np.int32), 1, 0, 1))
+    )
+    assert single_axons(map_net(net, SMALL)) == (2, 4)

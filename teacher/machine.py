@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
+import threading
 from pathlib import Path
 
 
@@ -48,3 +50,13 @@ def keep_freed_memory() -> None:
     mallopt(m_mmap_threshold, 32 << 20)
     mallopt(m_trim_threshold, 2**31 - 1)
     mallopt(m_arena_max, 1)
+
+
+def yield_to_others() -> None:
+    """Lower the priority of the calling thread and of those it will start (nice 5), where the system has such a thing.
+
+    For work that is only needed later, beside threads that everything waits for. Not lower than 5: beside a second
+    program such a thread would hardly run.
+    """
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)

@@ -33,7 +33,7 @@ from teacher.checkpoint import (
     write_tensors,
 )
 from teacher.learner import DivergedError, Learner, UpdateReport
-from teacher.machine import cores, keep_freed_memory
+from teacher.machine import cores, keep_freed_memory, yield_to_others
 from teacher.q_network import Weights
 from teacher.replay import Replay
 
@@ -62,6 +62,11 @@ def learning_rate(config: TeachConfig, step: int) -> float:
     return config.learning_rate + done * (config.learning_rate_final - config.learning_rate)
 
 
+def _prepare_acting() -> None:
+    torch.set_num_threads(1)
+    yield_to_others()
+
+
 class Training:
     """The whole state of a training: actor, replay, learner and counters."""
 
@@ -69,7 +74,9 @@ class Training:
         self.config = config
         torch.set_num_threads(1)
         keep_freed_memory()
-        self.actor = Actor(config)
+        # The emulators' thread, begun in the acting thread, takes over its priority.
+        self.pool = ThreadPoolExecutor(1, "acting", initializer=_prepare_acting)
+        self.actor = self.pool.submit(Actor, config).result()
         self.replay = Replay(
             config.replay_capacity, config.num_envs, config.n_step, config.discount, config.priority_exponent
         )
@@ -82,7 +89,6 @@ class Training:
         self.target_due = config.target_period
         self.returns: deque[float] = deque(maxlen=100)
         self.games = 0
-        self.pool = ThreadPoolExecutor(1, "acting", initializer=torch.set_num_threads, initargs=(1,))
 
     def round(self) -> list[UpdateReport]:
         """Run one round; return the reports of its updates (none before ``replay_start``)."""

@@ -30,7 +30,7 @@ from runtime.zoo import zoo_path
 from teacher import q_network
 from teacher.actor import Actor
 from teacher.checkpoint import read_teacher
-from teacher.learner import Learner
+from teacher.host_learner import HostLearner
 from teacher.machine import cores, keep_freed_memory
 from teacher.precision.formats import FORMATS, number_format
 from teacher.precision.operations import UPCAST
@@ -62,13 +62,13 @@ def played() -> Replay:
     return replay
 
 
-def underflow(found: Learner, replay: Replay, batch: Batch) -> float:
+def underflow(found: HostLearner, replay: Replay, batch: Batch) -> float:
     """Return the fraction of the fp32 gradient's non-zero entries that ``found`` loses."""
-    exact = Learner(config_of("fp32"), 6, cores())
+    exact = HostLearner(config_of("fp32"), 6, replay, cores())
     exact.pixel_offset = found.pixel_offset
     exact.begin_with({name: weight.detach().clone() for name, weight in found.master.items()})
     exact.target = q_network.working_copy(found.target, torch.float32, requires_grad=False)
-    wanted, have = (learner.gradients(replay, batch)[0] for learner in (exact, found))
+    wanted, have = (learner.gradients(batch)[0] for learner in (exact, found))
     exact.close()
     living = sum(int((part != 0).sum()) for part in wanted.values())
     lost = sum(int(((part != 0) & (have[name] == 0)).sum()) for name, part in wanted.items())
@@ -80,7 +80,7 @@ def train(precision: str, updates: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     keep_freed_memory()
     replay = played()
-    learner = Learner(config_of(precision), 6, cores())
+    learner = HostLearner(config_of(precision), 6, replay, cores())
     learner.center(90.0)
     rng = np.random.default_rng(0)
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -88,7 +88,7 @@ def train(precision: str, updates: int) -> dict[str, Any]:
     for update in range(updates):
         batch = replay.sample(rng, BATCH, 0.0)
         began = time.perf_counter()
-        report = learner.update(replay, batch, RATE)
+        report = learner.update(batch, RATE)
         seconds.append(time.perf_counter() - began)
         losses.append(report.loss)
         skipped += report.skipped

@@ -1,32 +1,48 @@
-"""Agent steps per second of ``teach`` beside Stable-Baselines3's DQN, same batch and updates per step.
+"""Agent steps per second of ``teach`` beside Stable-Baselines3's DQN and CleanRL's, same batch and updates per step.
 
     pip install stable-baselines3==2.9.2 opencv-python-headless
-    python -m benchmarks.teacher
+    python -m benchmarks.teacher [--cleanrl PYTHON]
 
-Both play Pong with 8 environments, batch 32, one update per 4 agent steps, uniform replay, target copied every
-1,000 steps, Nature network, on the same cores; each in a process of its own, three times in turn, medians.
-``fast`` is our default recipe (batch 128, one update per 16 steps, priorities) for its own rate.
+All play Pong with batch 32, one update per 4 agent steps, uniform replay, target copied every 1,000 steps, Nature
+network, on the same cores; each in a process of its own, three times in turn, medians. Ours and Stable-Baselines3
+have 8 environments, CleanRL can have one only. CleanRL is run as it is, ``python -m cleanrl.dqn_atari``, by the
+interpreter that is given. Its release wants older packages than ours: make an environment of Python 3.10 for it,
+
+    pip install torch==2.13.0 "numpy<2" gymnasium==0.29.1 ale-py==0.9.1 stable-baselines3==2.2.1 \\
+        opencv-python-headless==4.10.0.84 tensorboard
+    pip install --no-deps cleanrl==1.2.0
+
+``fast`` is our default recipe (batch 128, one update per 16 steps, priorities) for its own rate. Of both of ours it is
+told where a round's time goes, and what a replay of a million frames takes.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from collections import defaultdict
+from typing import Any
 
 SECONDS = 25.0
 REPEATS = 3
 WARM_STEPS = 2_000
 
 
-def ours(recipe: str) -> float:
-    """Return agent steps/s of our training after its warm-up."""
+def ours(recipe: str) -> dict[str, Any]:
+    """Return agent steps/s of our training after its warm-up, and where the time of a round goes."""
     from configs.teach import TeachConfig
+    from teacher.actor import Actor
+    from teacher.host_learner import HostLearner
+    from teacher.replay import Replay
     from teacher.teach import Training
 
-    same = dict(
+    same: dict[str, Any] = dict(
         num_envs=8, batch_size=32, update_period=4, n_step=1, priority_exponent=0.0, target_period=1_000
     )
     config = TeachConfig(
@@ -38,15 +54,82 @@ def ours(recipe: str) -> float:
     training = Training(config)
     while training.step < WARM_STEPS + 500:
         training.round()
+    spent: dict[str, float] = defaultdict(float)
+    for owner, method in (
+        (HostLearner, "update"), (Actor, "act"), (Training, "round"),
+        (Replay, "sample"), (Replay, "stacks"), (Replay, "set_priorities"),
+    ):  # fmt: skip
+        clock(owner, method, spent)
     began, first = time.perf_counter(), training.step
     while time.perf_counter() - began < SECONDS:
         training.round()
-    rate = (training.step - first) / (time.perf_counter() - began)
+    elapsed = time.perf_counter() - began
     training.close()
-    return rate
+    # The shares gather their stacks side by side.
+    replay_s = spent["sample"] + spent["set_priorities"] + spent["stacks"] / training.learner.shares
+    return {
+        "steps_per_s": (training.step - first) / elapsed,
+        # 1 where the slower of acting and learning sets the pace alone.
+        "overlap": max(spent["update"] + spent["sample"] + spent["set_priorities"], spent["act"])
+        / spent["round"],
+        "replay_share_of_an_update": replay_s / (spent["update"] + spent["sample"] + spent["set_priorities"]),
+    }
 
 
-def peer() -> float:
+def clock(owner: type, method: str, spent: dict[str, float]) -> None:
+    """Make ``owner.method`` add the seconds that it takes to ``spent[method]``."""
+    inner = getattr(owner, method)
+
+    def timed(*args: Any, **options: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return inner(*args, **options)
+        finally:
+            spent[method] += time.perf_counter() - began
+
+    setattr(owner, method, timed)
+
+
+def replay_bytes(frames: int) -> int:
+    """Return the bytes of a replay of ``frames`` frames, with priorities."""
+    from teacher.replay import Replay
+
+    replay = Replay(frames, 32, 3, 0.99, 0.5)
+    return sum(array.nbytes for array in vars(replay).values() if hasattr(array, "nbytes"))
+
+
+def cleanrl(python: str) -> dict[str, Any]:
+    """Return agent steps/s of CleanRL's dqn_atari, which prints a line every 100 steps once it learns."""
+    command = [
+        python, "-m", "cleanrl.dqn_atari", "--env-id", "PongNoFrameskip-v4", "--cuda", "False",
+        "--buffer-size", "50000", "--learning-starts", str(WARM_STEPS), "--batch-size", "32",
+        "--train-frequency", "4", "--target-network-frequency", "1000",
+    ]  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        run = subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+        lines, began, now = 0, 0.0, 0.0
+        try:
+            for line in run.stdout or ():
+                if not line.startswith("SPS:"):
+                    continue
+                now = time.perf_counter()
+                lines += 1
+                if lines == 6:
+                    began = now
+                if lines > 6 and now - began > SECONDS:
+                    break
+        finally:
+            run.kill()
+            run.wait()
+    if lines <= 6:
+        sys.exit(f"{' '.join(command)}: ended after {lines} lines; run it by hand to see why")
+    return {"steps_per_s": 100 * (lines - 6) / (now - began)}
+
+
+def stable_baselines3() -> dict[str, Any]:
     """Return agent steps/s of Stable-Baselines3's DQN after its warm-up."""
     import ale_py
     import gymnasium
@@ -55,7 +138,7 @@ def peer() -> float:
     from stable_baselines3.common.env_util import make_atari_env
     from stable_baselines3.common.vec_env import VecFrameStack
 
-    class Clock(BaseCallback):
+    class Watch(BaseCallback):
         rate, began, first = 0.0, 0.0, 0
 
         def _on_step(self) -> bool:
@@ -75,42 +158,55 @@ def peer() -> float:
         "CnnPolicy", env, buffer_size=50_000, learning_starts=WARM_STEPS, batch_size=32, train_freq=1,
         gradient_steps=2, target_update_interval=1_000, learning_rate=1e-4, seed=0,
     )  # fmt: skip
-    clock = Clock()
-    model.learn(10**9, callback=clock)
-    return clock.rate
+    watch = Watch()
+    model.learn(10**9, callback=watch)
+    return {"steps_per_s": watch.rate}
 
 
 def main() -> None:
-    """Run all three in turn and write ``benchmarks/results/teacher.json``."""
-    if len(sys.argv) > 1:
-        rate = peer() if sys.argv[1] == "peer" else ours(sys.argv[1])
-        print(json.dumps(rate))
+    """Run all in turn and write ``benchmarks/results/teacher.json``."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--cleanrl", metavar="PYTHON", help="interpreter of an environment that holds CleanRL"
+    )
+    parser.add_argument(
+        "--one", choices=("same", "fast", "stable_baselines3"), help="print the figures of one"
+    )
+    options = parser.parse_args()
+    if options.one:
+        found = stable_baselines3() if options.one == "stable_baselines3" else ours(options.one)
+        print(json.dumps(found))
         return
     from benchmarks.measurement import finish
 
-    rates: dict[str, list[float]] = {"same": [], "peer": [], "fast": []}
+    runs: dict[str, list[dict[str, Any]]] = {"same": [], "stable_baselines3": [], "fast": []}
+    if options.cleanrl:
+        runs["cleanrl"] = []
     for _ in range(REPEATS):
-        for name, found in rates.items():
-            run = subprocess.run(
-                [sys.executable, "-m", "benchmarks.teacher", name],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if run.returncode:
-                sys.exit(f"{name} failed:\n{run.stderr}")
-            found.append(json.loads(run.stdout.splitlines()[-1]))
-    medians = {name: statistics.median(found) for name, found in rates.items()}
-    finish(
-        "teacher",
-        {
-            "teach_steps_per_s": medians["same"],
-            "stable_baselines3_dqn_steps_per_s": medians["peer"],
-            "ratio": medians["same"] / medians["peer"],
-            "teach_fast_recipe_steps_per_s": medians["fast"],
-            "runs": rates,
-        },
-    )
+        for name, found in runs.items():
+            found.append(cleanrl(options.cleanrl) if name == "cleanrl" else in_a_process(name))
+    rates = {name: statistics.median(run["steps_per_s"] for run in found) for name, found in runs.items()}
+    figures: dict[str, Any] = {"steps_per_s": rates}
+    for peer in ("stable_baselines3", "cleanrl"):
+        if peer in rates:
+            figures[f"ratio_to_{peer}"] = rates["same"] / rates[peer]
+    for measure in ("overlap", "replay_share_of_an_update"):
+        figures[measure] = {
+            name: statistics.median(r[measure] for r in runs[name]) for name in ("same", "fast")
+        }
+    finish("teacher", figures | {"replay_bytes_of_a_million_frames": replay_bytes(1_000_000), "runs": runs})
+
+
+def in_a_process(name: str) -> dict[str, Any]:
+    """Return the figures of ``name``, measured in a new process."""
+    command = [sys.executable, "-m", "benchmarks.teacher", "--one", name]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    if run.returncode:
+        sys.exit(f"{name} failed:\n{run.stderr}")
+    figures: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    return figures
 
 
 if __name__ == "__main__":

@@ -42,12 +42,17 @@ class Transition:
 
 
 class Actor:
-    """Owns the vector environment; :meth:`act` takes one vector step."""
+    """Owns the vector environment; :meth:`act` takes one vector step.
 
-    def __init__(self, config: TeachConfig) -> None:
+    Args:
+        config: the training's options.
+        threads: emulator threads.
+    """
+
+    def __init__(self, config: TeachConfig, threads: int = 1) -> None:
         self.config = config
         self.envs = make_vector_env(
-            config.environment, config.num_envs, threads=1, life_loss=config.life_loss_terminal
+            config.environment, config.num_envs, threads=threads, life_loss=config.life_loss_terminal
         )
         self.actions = int(self.envs.single_action_space.n)
         self.rng = np.random.default_rng([config.seed, 1])

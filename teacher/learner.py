@@ -1,13 +1,9 @@
-"""The DDQN learner: fp32 master weights, a working copy in the compute format, a target copy.
-
-On a CPU the batch is shared among threads, each of which gathers, runs forward and backward on its
-share; the shares' gradients are added in a fixed order, so that the result does not depend on timing.
-"""
+"""What every DDQN learner has: fp32 master weights, a working copy in the compute format, a target copy."""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -21,7 +17,6 @@ from teacher.ddqn import double_q_target, td_loss
 from teacher.precision.formats import number_format
 from teacher.precision.scaling import LossScale
 from teacher.q_network import Weights
-from teacher.replay import Batch, Replay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +27,7 @@ class UpdateReport:
         loss: mean Huber loss of the batch.
         q: mean Q of the taken actions.
         gradient_norm: L2 norm of all gradients, before clipping; not finite where ``skipped``.
-        error: TD errors (B,).
+        error: TD errors (B,), where the host has them.
         skipped: a gradient overflowed under loss scaling, and the weights are as before.
     """
 
@@ -71,25 +66,20 @@ def compute_device(name: str) -> torch.device:
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-class Learner:
-    """Owns the weights and the optimiser; :meth:`update` does one gradient step.
+class Learner(abc.ABC):
+    """Owns the weights and the optimiser; how a batch is drawn, and where, is for those that derive from it.
 
     Args:
         config: the training's options.
         actions: A.
-        threads: gradient threads on a CPU.
     """
 
-    def __init__(self, config: TeachConfig, actions: int, threads: int) -> None:
+    def __init__(self, config: TeachConfig, actions: int) -> None:
         self.config = config
         self.device = compute_device(config.device)
         self.format = number_format(config.precision, self.device)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.format.tf32
         self.scale = LossScale(config.loss_scale if self.format.scaled else 1.0, config.loss_scale_period)
-        self.shares = threads if self.device.type == "cpu" else 1
-        self.pool = ThreadPoolExecutor(
-            self.shares, "gradient", initializer=torch.set_num_threads, initargs=(1,)
-        )
         generator = torch.Generator().manual_seed(config.seed)
         self.master, self.groups = self._masters(
             q_network.initial_weights(actions, generator, config.dueling)
@@ -98,8 +88,8 @@ class Learner:
         self.pixel_offset = 0.0
         self.updates = 0
         self.optimizer = self._optimizer()
-        self.refresh_working()
-        self.refresh_target()
+        self.working = self._working_copy(self.master, requires_grad=True)
+        self.target = self._working_copy(self.working, requires_grad=False)
 
     def _masters(self, initial: Weights) -> tuple[Weights, list[Group]]:
         """Return the fp32 master weights by name, and the optimiser's groups: the body's, the head's.
@@ -167,17 +157,10 @@ class Learner:
             self.begin_with(q_network.fold_offset(self.master, self.pixel_offset - pixel_offset))
         self.pixel_offset = pixel_offset
 
-    def stacks(self, stacks_BHWC: np.ndarray) -> Tensor:
-        """Return channels-last stacks as a (B, 4, 84, 84) tensor on the device, without copying on a CPU."""
-        return torch.from_numpy(stacks_BHWC).to(self.device, non_blocking=True).permute(0, 3, 1, 2)
-
-    def _share(self, replay: Replay, batch: Batch) -> Share:
-        s_tm1 = self.stacks(replay.stacks(batch.time, batch.env))
-        s_t = self.stacks(replay.stacks(batch.time_next, batch.env))
-        a_tm1, r_t, discount_t, weight = (
-            torch.from_numpy(array).to(self.device)
-            for array in (batch.action, batch.reward, batch.discount, batch.weight)
-        )
+    def differentiate(
+        self, s_tm1: Tensor, s_t: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, weight: Tensor
+    ) -> Share:
+        """Return a share's gradients, scaled, and what it found; stacks are (b, 4, 84, 84), the others (b,)."""
         with torch.no_grad():
             target_t = double_q_target(
                 self.q_values(self.working, s_t), self.q_values(self.target, s_t), r_t, discount_t
@@ -185,27 +168,11 @@ class Learner:
         q_tm1 = self.q_values(self.working, s_tm1)
         loss, error = td_loss(q_tm1, a_tm1, target_t, weight)
         # The share's part of the whole batch's mean.
-        loss = loss * (len(batch) / self.config.batch_size)
+        loss = loss * (len(a_tm1) / self.config.batch_size)
         gradients = torch.autograd.grad(loss * self.scale.value, list(self.working.values()))
         return list(gradients), loss.detach(), error, q_tm1.detach().gather(1, a_tm1[:, None])
 
-    def gradients(self, replay: Replay, batch: Batch) -> tuple[Weights, list[Share]]:
-        """Return the batch's fp32 gradients by name, the loss scale divided out, and what each share found."""
-        shares = list(
-            self.pool.map(lambda i: self._share(replay, batch.share(i, self.shares)), range(self.shares))
-        )
-        found: Weights = {}
-        for index, name in enumerate(self.master):
-            gradient = shares[0][0][index].float()
-            for other in shares[1:]:
-                gradient = gradient + other[0][index].float()
-            # The fused optimiser reads a gradient's memory in its parameter's order.
-            found[name] = (
-                gradient.div_(self.scale.value).contiguous() if self.format.scaled else gradient.contiguous()
-            )
-        return found, shares
-
-    def _hand_over(self, gradients: Weights) -> list[Tensor]:
+    def hand_over(self, gradients: Weights) -> list[Tensor]:
         """Give the optimiser's parameters their gradients; return the parameters."""
         for group in self.groups:
             parts = [gradients[name] for name in group.names]
@@ -215,43 +182,21 @@ class Learner:
                 parameter.grad = part
         return [parameter for group in self.groups for parameter in group.parameters]
 
-    def update(self, replay: Replay, batch: Batch, learning_rate: float) -> UpdateReport:
-        """Do one gradient step on ``batch``; none where a gradient overflows under loss scaling.
-
-        Raises:
-            DivergedError: the loss or a gradient is not finite, with no loss scale left to blame; the weights are
-                left as they were.
-        """
-        gradients, shares = self.gradients(replay, batch)
-        parameters = self._hand_over(gradients)
-        loss = float(sum(share[1] for share in shares))
-        limit = self.config.max_gradient_norm or float("inf")
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit))
-        error = torch.cat([share[2] for share in shares]).cpu().numpy()
-        q = float(torch.cat([share[3] for share in shares]).mean())
-        finite = bool(np.isfinite(loss) and np.isfinite(norm))
-        if not finite and (self.scale.value <= 1.0 or np.isnan(loss)):
-            wrong = np.flatnonzero(~np.isfinite(error))
-            raise DivergedError(
-                f"update {self.updates}: loss {loss}, gradient norm {norm}: not finite; of the batch's {len(batch)} "
-                f"transitions {len(wrong)} have no finite error, replay slots (time, environment) "
-                f"{list(zip(batch.time[wrong[:4]].tolist(), batch.env[wrong[:4]].tolist(), strict=True))}",
-                "lower --learning_rate, then go on from the last checkpoint with --resume",
-            )
-        if self.format.scaled:
-            self.scale.update(finite)
-        if not finite:
-            return UpdateReport(loss, q, norm, np.nan_to_num(error), skipped=True)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate * group["factor"]
+    def step_weights(self) -> None:
+        """Let the optimiser step by the gradients that its parameters hold; renew what follows from the weights."""
         self.optimizer.step()
-        self.updates += 1
         if self.config.averaging:
             with torch.no_grad():
                 for name, weight in self.master.items():
                     self.mean[name].lerp_(weight, 1.0 - self.config.averaging)
         self.refresh_working()
-        return UpdateReport(loss, q, norm, error)
+
+    def dead_fractions(self, stacks_BCHW: Tensor) -> list[float]:
+        """Return the fraction of units of every hidden layer that are active on none of the stacks."""
+        with torch.no_grad():
+            return q_network.dead_fractions(
+                q_network.features(self.working, stacks_BCHW, self.pixel_offset, self.format.operations)
+            )
 
     def state(self) -> dict[str, Tensor]:
         """Return masters, their mean, target, optimiser moments and counters as flat named tensors."""
@@ -285,6 +230,35 @@ class Learner:
             name: weight.cpu() for name, weight in q_network.fold_offset(weights, self.pixel_offset).items()
         }
 
+    @property
+    def acting_stream(self) -> torch.cuda.Stream | None:
+        """The CUDA stream to act on beside the learning, None where there is none."""
+        return None
+
+    def acting_weights(self) -> Weights:
+        """Return the weights to act with until the next call, which learning leaves as they are."""
+        return self.working
+
+    @abc.abstractmethod
+    def learn(
+        self, rng: np.random.Generator, updates: int, beta: float, learning_rate: float
+    ) -> list[UpdateReport]:
+        """Do ``updates`` gradient steps, each on a batch drawn anew; return their reports.
+
+        Args:
+            rng: draws the batches.
+            updates: at most those of one round.
+            beta: exponent of the importance weights, 0..1.
+            learning_rate: of all but the last layer, which may have its own.
+
+        Raises:
+            DivergedError: a loss or a gradient is not finite, with no loss scale left to blame.
+        """
+
+    @abc.abstractmethod
+    def dead_units(self, rng: np.random.Generator) -> list[float]:
+        """Return the fraction of dead units of every hidden layer on 64 random states of the replay."""
+
+    @abc.abstractmethod
     def close(self) -> None:
-        """End the gradient threads."""
-        self.pool.shutdown()
+        """End what the learner began."""

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 STACK = 4
 PIXELS = 84 * 84
+MIN_PRIORITY = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,6 +198,10 @@ class Replay:
             (weight / weight.max()).astype(np.float32),
         )  # fmt: skip
 
+    def mean_pixel(self) -> float:
+        """Return the mean pixel of the first frames, at most 64 of each stream."""
+        return float(self.frames[: min(self.written, 64)].mean())
+
     def stacks(self, time: npt.NDArray[np.int64], env: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
         """Return stacks (B, 84, 84, 4), channels last, oldest frame first."""
         out = np.empty((len(time), PIXELS, STACK), np.uint8)
@@ -208,7 +213,7 @@ class Replay:
         if self.alpha == 0.0:
             return
         leaves = batch.time * self.num_envs + batch.env
-        priority = np.abs(error.astype(np.float64)) + 1e-3
+        priority = np.abs(error.astype(np.float64)) + MIN_PRIORITY
         self.max_priority = max(self.max_priority, float(priority.max()))
         alive = self.tree[leaves + len(self.tree) // 2] > 0.0
         _tree_set(self.tree, leaves[alive], priority[alive] ** self.alpha)

@@ -23,7 +23,6 @@ from configs.progress import Progress
 from configs.provenance import Provenance
 from configs.stage import StageResult, stop_on_signal
 from configs.teach import TeachConfig
-from teacher import q_network
 from teacher.actor import Actor, Transition
 from teacher.checkpoint import (
     CHECKPOINT_SCHEMA,
@@ -32,8 +31,12 @@ from teacher.checkpoint import (
     save_teacher,
     write_tensors,
 )
-from teacher.learner import DivergedError, Learner, UpdateReport
+from teacher.device_learner import DeviceLearner
+from teacher.device_replay import DeviceReplay
+from teacher.host_learner import HostLearner
+from teacher.learner import DivergedError, Learner, UpdateReport, compute_device
 from teacher.machine import cores, keep_freed_memory, yield_to_others
+from teacher.precision.formats import number_format
 from teacher.q_network import Weights
 from teacher.replay import Replay
 
@@ -76,11 +79,10 @@ class Training:
         keep_freed_memory()
         # The emulators' thread, begun in the acting thread, takes over its priority.
         self.pool = ThreadPoolExecutor(1, "acting", initializer=_prepare_acting)
-        self.actor = self.pool.submit(Actor, config).result()
-        self.replay = Replay(
-            config.replay_capacity, config.num_envs, config.n_step, config.discount, config.priority_exponent
-        )
-        self.learner = Learner(config, self.actor.actions, config.threads or cores())
+        on_gpu = compute_device(config.device).type == "cuda"
+        # Where a GPU learns the cores are free to play.
+        self.actor = self.pool.submit(Actor, config, max(1, cores() - 2) if on_gpu else 1).result()
+        self.replay, self.learner = _learning(config, self.actor.actions)
         if config.initial is not None:
             self.learner.begin_with(_initial_weights(config, self.actor.actions))
         self.rng = np.random.default_rng([config.seed, 5])
@@ -94,14 +96,11 @@ class Training:
         """Run one round; return the reports of its updates (none before ``replay_start``)."""
         config = self.config
         learn = self.step >= config.replay_start
-        weights, offset = self.learner.working, self.learner.pixel_offset
-        operations = self.learner.format.operations
-        epsilon = exploration_rate(config, self.step)
         acting = self.pool.submit(
-            lambda: [
-                self.actor.act(weights, offset, epsilon, operations)
-                for _ in range(config.vector_steps_per_round)
-            ]
+            self._act,
+            self.learner.acting_weights(),
+            self.learner.pixel_offset,
+            exploration_rate(config, self.step),
         )
         reports = self._learn() if learn else []
         for transition in acting.result():
@@ -112,26 +111,26 @@ class Training:
             self.actor.restart()
             self.segment_began = self.step
         if not learn and self.step >= config.replay_start and config.center_pixels:
-            self.learner.center(float(round(float(self._warm_frames().mean()))))
+            self.learner.center(float(round(self.replay.mean_pixel())))
         if self.step >= self.target_due:
             self.learner.refresh_target()
             self.target_due += config.target_period
         return reports
 
-    def _warm_frames(self) -> np.ndarray:
-        return self.replay.frames[: min(self.replay.written, 64)]
+    def _act(self, weights: Weights, pixel_offset: float, epsilon: float) -> list[Transition]:
+        operations = self.learner.format.operations
+        with torch.cuda.stream(self.learner.acting_stream):
+            return [
+                self.actor.act(weights, pixel_offset, epsilon, operations)
+                for _ in range(self.config.vector_steps_per_round)
+            ]
 
     def _learn(self) -> list[UpdateReport]:
         config, updates = self.config, self.config.updates_per_round
         done = self.step / config.steps
         beta = min(1.0, config.priority_correction + done * (1.0 - config.priority_correction))
         rate = learning_rate(config, self.step)
-        reports = []
-        for _ in range(updates):
-            batch = self.replay.sample(self.rng, config.batch_size, beta)
-            reports.append(self.learner.update(self.replay, batch, rate))
-            self.replay.set_priorities(batch, reports[-1].error)
-        return reports
+        return self.learner.learn(self.rng, updates, beta, rate)
 
     def _store(self, transition: Transition) -> None:
         self.replay.append(
@@ -144,17 +143,6 @@ class Training:
     def mean_return(self) -> float | None:
         """Return the mean raw score of the last 100 games, None before the first."""
         return float(np.mean(self.returns)) if self.returns else None
-
-    def dead_units(self) -> list[float]:
-        """Return the fraction of dead units of every hidden layer on 64 states of the replay."""
-        batch = self.replay.sample(np.random.default_rng(self.step), 64, 0.0)
-        stacks = self.learner.stacks(self.replay.stacks(batch.time, batch.env))
-        with torch.no_grad():
-            return q_network.dead_fractions(
-                q_network.features(
-                    self.learner.working, stacks, self.learner.pixel_offset, self.learner.format.operations
-                )
-            )
 
     def save(self, path: Path, provenance: Provenance) -> None:
         """Write the whole state to ``path``."""
@@ -200,6 +188,22 @@ class Training:
         self.pool.shutdown()
         self.learner.close()
         self.actor.close()
+
+
+def _learning(config: TeachConfig, actions: int) -> tuple[Replay | DeviceReplay, Learner]:
+    """Return an empty replay and the learner that learns from it.
+
+    Both lie on a GPU where there is one, but for formats that skip updates, which the host decides.
+    """
+    device = compute_device(config.device)
+    shape = (
+        config.replay_capacity, config.num_envs, config.n_step, config.discount, config.priority_exponent
+    )  # fmt: skip
+    if device.type == "cuda" and not number_format(config.precision, device).scaled:
+        on_device = DeviceReplay(*shape, device)
+        return on_device, DeviceLearner(config, actions, on_device)
+    on_host = Replay(*shape)
+    return on_host, HostLearner(config, actions, on_host, config.threads or cores())
 
 
 def _initial_weights(config: TeachConfig, actions: int) -> Weights:
@@ -307,7 +311,7 @@ def _log(
     first_step: int,
     skipped: int,
 ) -> None:
-    dead = training.dead_units()
+    dead = training.learner.dead_units(np.random.default_rng(training.step))
     values = {
         "step": training.step,
         "frames": training.step * training.config.environment.frame_skip,

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from configs.errors import UserError
 from configs.teach import TeachConfig
-from teacher.learner import Learner
+from teacher.host_learner import HostLearner
 from teacher.precision import fp8
 from teacher.precision.formats import FORMATS, number_format
 from teacher.precision.scaling import LossScale
@@ -40,14 +40,14 @@ def batch(replay: Replay) -> Batch:
     return replay.sample(np.random.default_rng(1), 16, 0.0)
 
 
-def learner(precision: str, **options: object) -> Learner:
+def learner(precision: str, replay: Replay, **options: object) -> HostLearner:
     config = dataclasses.replace(TINY, precision=precision, batch_size=16, **options)
-    return Learner(config, ACTIONS, threads=2)
+    return HostLearner(config, ACTIONS, replay, threads=2)
 
 
 def gradient(precision: str, replay: Replay, batch: Batch, **options: object) -> torch.Tensor:
-    made = learner(precision, **options)
-    found = torch.cat([part.reshape(-1) for part in made.gradients(replay, batch)[0].values()])
+    made = learner(precision, replay, **options)
+    found = torch.cat([part.reshape(-1) for part in made.gradients(batch)[0].values()])
     made.close()
     return found
 
@@ -83,10 +83,10 @@ def test_without_a_scale_small_gradients_underflow(precision, replay, batch):
 
 @pytest.mark.parametrize("precision", FP16)
 def test_an_update_that_overflows_is_skipped_until_the_scale_fits(precision, replay, batch):
-    made = learner(precision, loss_scale=2.0**40)
+    made = learner(precision, replay, loss_scale=2.0**40)
     before = {name: weight.clone() for name, weight in made.master.items()}
     skipped = 0
-    while made.update(replay, batch, 1e-3).skipped:
+    while made.update(batch, 1e-3).skipped:
         skipped += 1
         assert made.scale.value == 2.0 ** (40 - skipped)
         assert all(torch.equal(weight, before[name]) for name, weight in made.master.items())
@@ -96,12 +96,12 @@ def test_an_update_that_overflows_is_skipped_until_the_scale_fits(precision, rep
     made.close()
 
 
-def test_what_is_stored_in_what():
+def test_what_is_stored_in_what(replay):
     for precision, body, head in (
         ("fp32", torch.float32, torch.float32), ("bf16", torch.bfloat16, torch.float32),
         ("fp16", torch.float16, torch.float32), ("fp16-master", torch.float16, torch.float16),
     ):  # fmt: skip
-        made = learner(precision)
+        made = learner(precision, replay)
         assert {weight.dtype for weight in made.master.values()} == {torch.float32}
         for weights in (made.working, made.target):
             assert {weight.dtype for name, weight in weights.items() if "head" not in name} == {body}
@@ -114,19 +114,21 @@ def test_what_is_stored_in_what():
 def test_flat_masters_learn_the_same(precision, optimizer, replay, batch):
     found = []
     for flat in (False, True):
-        made = learner(precision, flat_masters=flat, optimizer=optimizer, max_gradient_norm=0.0)
-        made.update(replay, batch, 1e-4)
+        made = learner(precision, replay, flat_masters=flat, optimizer=optimizer, max_gradient_norm=0.0)
+        made.update(batch, 1e-4)
         found.append({name: weight.clone() for name, weight in made.master.items()})
-        assert len(made._hand_over(made.gradients(replay, batch)[0])) == (2 if flat else 10)
+        assert len(made.hand_over(made.gradients(batch)[0])) == (2 if flat else 10)
         made.close()
     for name, weight in found[0].items():
         torch.testing.assert_close(found[1][name], weight, rtol=1e-6, atol=1e-8)
 
 
 def test_the_head_learns_at_its_own_rate(replay, batch):
-    made = learner("fp32", head_learning_rate_factor=0.25, optimizer_epsilon=1e-12, max_gradient_norm=0.0)
+    made = learner(
+        "fp32", replay, head_learning_rate_factor=0.25, optimizer_epsilon=1e-12, max_gradient_norm=0.0
+    )
     before = {name: weight.clone() for name, weight in made.master.items()}
-    made.update(replay, batch, 1e-3)
+    made.update(batch, 1e-3)
     step = {name: float((weight - before[name]).abs().max()) for name, weight in made.master.items()}
     assert step["hidden.weight"] == pytest.approx(
         1e-3, rel=1e-2

@@ -20,7 +20,7 @@ from configs.stage import StageResult
 from configs.teach import TeachConfig
 from teacher import q_network
 from teacher.checkpoint import read_teacher
-from teacher.learner import Learner
+from teacher.host_learner import HostLearner
 from teacher.policy import load_teacher
 from teacher.teach import ARTEFACT, CHECKPOINT, METRICS, Training, exploration_rate, learning_rate, run
 
@@ -149,8 +149,8 @@ def test_gradient_shares_add_up_to_the_whole_batch():
     batch = training.replay.sample(np.random.default_rng(0), 16, 0.4)
     grads = []
     for threads in (1, 2):
-        learner = Learner(config, 4, threads)
-        learner.update(training.replay, batch, 0.0)
+        learner = HostLearner(config, 4, training.replay, threads)
+        learner.update(batch, 0.0)
         grads.append({name: weight.grad.clone() for name, weight in learner.master.items()})
         learner.close()
     training.close()

@@ -1,0 +1,178 @@
+"""Experience replay in the memory of a device: drawn, gathered and re-weighed there without asking the host.
+
+The ring and its rules are those of :mod:`teacher.replay`, to which tests hold it. Priorities lie in one tensor, whose
+running sum takes the place of the tree: a batch costs one pass over 8 bytes a slot, and every step has a fixed shape,
+as a CUDA graph wants it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from teacher.replay import MIN_PRIORITY, PIXELS, STACK
+
+
+class Draw(NamedTuple):
+    """A batch: what :class:`teacher.replay.Batch` holds, as tensors (B,), and the drawn slots' flat indices."""
+
+    leaves: Tensor
+    time: Tensor
+    env: Tensor
+    time_next: Tensor
+    action: Tensor
+    reward: Tensor
+    discount: Tensor
+    weight: Tensor
+
+
+class DeviceReplay:
+    """A ring of frames for ``num_envs`` streams of equal length.
+
+    Args:
+        capacity: frames in all; rounded down to a multiple of ``num_envs``.
+        num_envs: streams E.
+        n_step: rewards summed before bootstrapping.
+        discount: discount of one step.
+        alpha: exponent of the priorities; 0 samples uniformly.
+        device: where it lies; 7,082 bytes a frame.
+    """
+
+    def __init__(
+        self, capacity: int, num_envs: int, n_step: int, discount: float, alpha: float, device: torch.device
+    ) -> None:
+        self.length = capacity // num_envs
+        self.num_envs, self.n_step, self.discount, self.alpha = num_envs, n_step, discount, alpha
+        self.device = device
+        shape = (self.length, num_envs)
+        self.frames = torch.zeros((*shape, PIXELS), dtype=torch.uint8, device=device)
+        self.action = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.reward = torch.zeros(shape, dtype=torch.float32, device=device)
+        self.done = torch.zeros(shape, dtype=torch.bool, device=device)
+        self.valid = torch.zeros(shape, dtype=torch.bool, device=device)
+        self.start = torch.zeros(shape, dtype=torch.bool, device=device)
+        # p^alpha of every slot that may be drawn, and the sum of those up to and including it.
+        self.priority = torch.zeros(self.length * num_envs, dtype=torch.float64, device=device)
+        self.running = torch.zeros_like(self.priority)
+        self.max_priority = torch.ones((), dtype=torch.float64, device=device)
+        self.size = torch.zeros((), dtype=torch.float64, device=device)
+        self.written = 0
+
+    def append(
+        self,
+        frame_EP: npt.NDArray[np.uint8],
+        action_E: npt.NDArray[np.integer[Any]],
+        reward_E: npt.NDArray[np.float32],
+        done_E: npt.NDArray[np.bool_],
+        valid_E: npt.NDArray[np.bool_],
+        start_E: npt.NDArray[np.bool_],
+    ) -> None:
+        """Store one step of every stream: the observation's newest frame (E, 7056) and what followed it."""
+        slot = self.written % self.length
+        for ring, step in (
+            (self.frames, frame_EP), (self.action, action_E), (self.reward, reward_E),
+            (self.done, done_E), (self.valid, valid_E), (self.start, start_E),
+        ):  # fmt: skip
+            ring[slot].copy_(torch.from_numpy(np.ascontiguousarray(step)))
+        self.written += 1
+        self.size.fill_(len(self))
+        if self.written > self.n_step:
+            earlier = (slot - self.n_step) % self.length
+            self._slots(earlier).copy_(self.valid[earlier] * self.max_priority**self.alpha)
+        self._slots((slot + STACK) % self.length).zero_()
+        self._slots(slot).zero_()
+
+    def _slots(self, slot: int) -> Tensor:
+        return self.priority[slot * self.num_envs : (slot + 1) * self.num_envs]
+
+    def __len__(self) -> int:
+        return min(self.written, self.length) * self.num_envs
+
+    def sum_up(self) -> None:
+        """Renew the running sum of the priorities, which :meth:`draw` reads."""
+        torch.cumsum(self.priority, 0, out=self.running)
+
+    def draw(self, uniform_B: Tensor, beta: Tensor) -> Draw:
+        """Return a batch drawn with probability proportional to p^alpha, stratified (Schaul 2016, 3.3).
+
+        Args:
+            uniform_B: float64 (B,) in [0, 1), where in its stratum each transition is drawn.
+            beta: float64 (), exponent of the importance weights.
+        """
+        size = len(uniform_B)
+        total = self.running[-1]
+        strata = torch.arange(size, dtype=torch.float64, device=self.device)
+        mass = (strata + uniform_B) * (total / size)
+        # Below the total whatever the rounding, so that the slot found has a priority.
+        mass = torch.minimum(mass, torch.nextafter(total, torch.zeros_like(total)))
+        leaves = torch.searchsorted(self.running, mass, right=True)
+        # A diverged error leaves no sum to find anything in; the round's end tells of it.
+        leaves = leaves.clamp(max=len(self.running) - 1)
+        time, env = leaves // self.num_envs, leaves % self.num_envs
+        reward, time_next, discount = self._n_step(time, env)
+        probability = self.priority[leaves] / total
+        weight = (probability * self.size) ** -beta
+        return Draw(
+            leaves, time, env, time_next, self.action[time, env], reward, discount, (weight / weight.max()).float()
+        )  # fmt: skip
+
+    def _n_step(self, time: Tensor, env: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (sum of discounted rewards, bootstrap slot, bootstrap discount) of each start slot."""
+        total = torch.zeros(len(time), dtype=torch.float32, device=self.device)
+        scale = torch.ones(len(time), dtype=torch.float64, device=self.device)
+        going = torch.ones(len(time), dtype=torch.bool, device=self.device)
+        ended = torch.zeros_like(going)
+        for _ in range(self.n_step):
+            going = going & self.valid[time, env]
+            total = torch.where(going, (total + scale * self.reward[time, env]).float(), total)
+            scale = torch.where(going, scale * self.discount, scale)
+            ended = ended | (going & self.done[time, env])
+            time = torch.where(going, (time + 1) % self.length, time)
+            going = going & ~ended
+        return total, time, (scale * ~ended).float()
+
+    def stacks(self, time: Tensor, env: Tensor) -> Tensor:
+        """Return stacks (B, 4, 84, 84), channels-last in memory, oldest frame first; before a game they are zero."""
+        frames, here = [], torch.ones_like(time, dtype=torch.bool)
+        for back in range(STACK):
+            slot = (time - back) % self.length
+            frames.append(self.frames[slot, env] * here[:, None])
+            here = here & ~self.start[slot, env]
+        return torch.stack(frames[::-1], dim=-1).view(-1, 84, 84, STACK).permute(0, 3, 1, 2)
+
+    def set_priorities(self, leaves: Tensor, error: Tensor) -> None:
+        """Set priorities |error| + 1e-3 of the batch's slots."""
+        if self.alpha == 0.0:
+            return
+        priority = error.double().abs() + MIN_PRIORITY
+        self.max_priority.copy_(torch.maximum(self.max_priority, priority.max()))
+        self.priority[leaves] = priority**self.alpha
+
+    def mean_pixel(self) -> float:
+        """Return the mean pixel of the first frames, at most 64 of each stream."""
+        return float(self.frames[: min(self.written, 64)].double().mean())
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the whole state as arrays, for a checkpoint; the frames only as far as written."""
+        used = min(self.written, self.length)
+        arrays = {name: getattr(self, name)[:used].cpu().numpy() for name in RINGS}
+        return arrays | {
+            "leaves": self.priority.cpu().numpy(),
+            "scalars": np.array([self.written, float(self.max_priority)], np.float64),
+        }
+
+    def set_state(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
+        """Restore what :meth:`state` returned."""
+        for name in RINGS:
+            getattr(self, name)[: len(arrays[name])] = torch.from_numpy(arrays[name]).to(self.device)
+        self.priority.copy_(torch.from_numpy(arrays["leaves"]))
+        self.written = int(arrays["scalars"][0])
+        self.max_priority.fill_(float(arrays["scalars"][1]))
+        self.size.fill_(len(self))
+
+
+RINGS = ("frames", "action", "reward", "done", "valid", "start")

@@ -1,0 +1,117 @@
+"""The DDQN learner whose replay lies in the host's memory.
+
+On a CPU the batch is shared among threads, each of which gathers, runs forward and backward on its
+share; the shares' gradients are added in a fixed order, so that the result does not depend on timing.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from configs.teach import TeachConfig
+from teacher.learner import DivergedError, Learner, Share, UpdateReport
+from teacher.q_network import Weights
+from teacher.replay import Batch, Replay
+
+
+class HostLearner(Learner):
+    """:class:`teacher.learner.Learner` on a replay in the host's memory; :meth:`update` does one gradient step.
+
+    Args:
+        config: the training's options.
+        actions: A.
+        replay: what it learns from.
+        threads: gradient threads on a CPU.
+    """
+
+    def __init__(self, config: TeachConfig, actions: int, replay: Replay, threads: int) -> None:
+        super().__init__(config, actions)
+        self.replay = replay
+        self.shares = threads if self.device.type == "cpu" else 1
+        self.pool = ThreadPoolExecutor(
+            self.shares, "gradient", initializer=torch.set_num_threads, initargs=(1,)
+        )
+
+    def stacks(self, stacks_BHWC: np.ndarray) -> Tensor:
+        """Return channels-last stacks as a (B, 4, 84, 84) tensor on the device, without copying on a CPU."""
+        return torch.from_numpy(stacks_BHWC).to(self.device, non_blocking=True).permute(0, 3, 1, 2)
+
+    def _share(self, batch: Batch) -> Share:
+        s_tm1 = self.stacks(self.replay.stacks(batch.time, batch.env))
+        s_t = self.stacks(self.replay.stacks(batch.time_next, batch.env))
+        a_tm1, r_t, discount_t, weight = (
+            torch.from_numpy(array).to(self.device)
+            for array in (batch.action, batch.reward, batch.discount, batch.weight)
+        )
+        return self.differentiate(s_tm1, s_t, a_tm1, r_t, discount_t, weight)
+
+    def gradients(self, batch: Batch) -> tuple[Weights, list[Share]]:
+        """Return the batch's fp32 gradients by name, the loss scale divided out, and what each share found."""
+        shares = list(self.pool.map(lambda i: self._share(batch.share(i, self.shares)), range(self.shares)))
+        found: Weights = {}
+        for index, name in enumerate(self.master):
+            gradient = shares[0][0][index].float()
+            for other in shares[1:]:
+                gradient = gradient + other[0][index].float()
+            # The fused optimiser reads a gradient's memory in its parameter's order.
+            found[name] = (
+                gradient.div_(self.scale.value).contiguous() if self.format.scaled else gradient.contiguous()
+            )
+        return found, shares
+
+    def update(self, batch: Batch, learning_rate: float) -> UpdateReport:
+        """Do one gradient step on ``batch``; none where a gradient overflows under loss scaling.
+
+        Raises:
+            DivergedError: the loss or a gradient is not finite, with no loss scale left to blame; the weights are
+                left as they were.
+        """
+        gradients, shares = self.gradients(batch)
+        parameters = self.hand_over(gradients)
+        loss = float(sum(share[1] for share in shares))
+        limit = self.config.max_gradient_norm or float("inf")
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit))
+        error = torch.cat([share[2] for share in shares]).cpu().numpy()
+        q = float(torch.cat([share[3] for share in shares]).mean())
+        finite = bool(np.isfinite(loss) and np.isfinite(norm))
+        if not finite and (self.scale.value <= 1.0 or np.isnan(loss)):
+            wrong = np.flatnonzero(~np.isfinite(error))
+            raise DivergedError(
+                f"update {self.updates}: loss {loss}, gradient norm {norm}: not finite; of the batch's {len(batch)} "
+                f"transitions {len(wrong)} have no finite error, replay slots (time, environment) "
+                f"{list(zip(batch.time[wrong[:4]].tolist(), batch.env[wrong[:4]].tolist(), strict=True))}",
+                "lower --learning_rate, then go on from the last checkpoint with --resume",
+            )
+        if self.format.scaled:
+            self.scale.update(finite)
+        if not finite:
+            return UpdateReport(loss, q, norm, np.nan_to_num(error), skipped=True)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate * group["factor"]
+        self.step_weights()
+        self.updates += 1
+        return UpdateReport(loss, q, norm, error)
+
+    def learn(
+        self, rng: np.random.Generator, updates: int, beta: float, learning_rate: float
+    ) -> list[UpdateReport]:
+        """See :meth:`teacher.learner.Learner.learn`."""
+        reports = []
+        for _ in range(updates):
+            batch = self.replay.sample(rng, self.config.batch_size, beta)
+            reports.append(self.update(batch, learning_rate))
+            self.replay.set_priorities(batch, reports[-1].error)
+        return reports
+
+    def dead_units(self, rng: np.random.Generator) -> list[float]:
+        """Return the fraction of dead units of every hidden layer on 64 random states of the replay."""
+        batch = self.replay.sample(rng, 64, 0.0)
+        return self.dead_fractions(self.stacks(self.replay.stacks(batch.time, batch.env)))
+
+    def close(self) -> None:
+        """End the gradient threads."""
+        self.pool.shutdown()

@@ -1,0 +1,201 @@
+"""The replay and the learner of a GPU, run on the CPU and held to those of the host; captured only where CUDA is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs.environment import EnvironmentConfig
+from configs.teach import TeachConfig
+from teacher.device_learner import DeviceLearner
+from teacher.device_replay import DeviceReplay
+from teacher.host_learner import HostLearner
+from teacher.learner import DivergedError
+from teacher.replay import PIXELS, Replay
+
+CPU = torch.device("cpu")
+ACTIONS = 4
+CONFIG = TeachConfig(
+    environment=EnvironmentConfig(game="breakout"), num_envs=4, update_period=1, batch_size=16, replay_capacity=400,
+    replay_start=1, precision="fp32", device="cpu", threads=1,
+)  # fmt: skip
+
+
+class Uniform:
+    """A generator whose strata are given and whose permutation is none, so that both replays draw the same."""
+
+    def __init__(self, uniform: np.ndarray) -> None:
+        self.uniform = uniform
+
+    def random(self, size: object) -> np.ndarray:
+        return self.uniform.reshape(size)
+
+    def permutation(self, leaves: np.ndarray) -> np.ndarray:
+        return leaves
+
+
+def filled(steps: int, alpha: float, n_step: int = 3, seed: int = 0) -> tuple[Replay, DeviceReplay]:
+    """Return a host's and a device's replay that were told the same."""
+    rng = np.random.default_rng(seed)
+    host = Replay(CONFIG.replay_capacity, 4, n_step, 0.99, alpha)
+    device = DeviceReplay(CONFIG.replay_capacity, 4, n_step, 0.99, alpha, CPU)
+    for _ in range(steps):
+        valid = rng.random(4) < 0.9
+        step = (
+            rng.integers(0, 256, (4, PIXELS), np.uint8), rng.integers(0, ACTIONS, 4),
+            rng.integers(-1, 2, 4).astype(np.float32), valid & (rng.random(4) < 0.1), valid, rng.random(4) < 0.1,
+        )  # fmt: skip
+        host.append(*step)
+        device.append(*step)
+    return host, device
+
+
+def same_draw(host: Replay, device: DeviceReplay, size: int, beta: float, seed: int):  # type: ignore[no-untyped-def]
+    uniform = np.random.default_rng(seed).random(size)
+    device.sum_up()
+    drawn = device.draw(torch.from_numpy(uniform), torch.tensor(beta, dtype=torch.float64))
+    return host.sample(Uniform(uniform), size, beta), drawn  # type: ignore[arg-type]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    steps=st.integers(8, 230), alpha=st.sampled_from([0.0, 0.5, 1.0]), n_step=st.integers(1, 5), seed=st.integers(0, 99)
+)  # fmt: skip
+def test_both_replays_draw_and_gather_the_same(steps, alpha, n_step, seed):
+    host, device = filled(steps, alpha, n_step, seed)
+    for number in range(3):
+        batch, drawn = same_draw(host, device, 32, 0.4, seed + number)
+        for name in ("time", "env", "time_next", "action", "reward", "discount"):
+            np.testing.assert_array_equal(getattr(drawn, name).numpy(), getattr(batch, name), err_msg=name)
+        np.testing.assert_allclose(drawn.weight.numpy(), batch.weight, rtol=1e-6)
+        for time in (batch.time, batch.time_next):
+            stacks = device.stacks(torch.from_numpy(time), drawn.env)
+            assert stacks.is_contiguous(memory_format=torch.channels_last)
+            np.testing.assert_array_equal(stacks.permute(0, 2, 3, 1).numpy(), host.stacks(time, batch.env))
+        # Priorities by slot, so that a slot drawn twice gets the same from both.
+        error = (batch.time * 4 + batch.env).astype(np.float32) % 7
+        host.set_priorities(batch, error)
+        device.set_priorities(drawn.leaves, torch.from_numpy(error))
+        np.testing.assert_allclose(
+            device.priority.numpy(), host.tree[len(host.tree) // 2 :][: len(device.priority)], rtol=1e-12
+        )
+    assert float(device.max_priority) == host.max_priority
+
+
+def test_only_slots_with_a_priority_are_drawn_to_the_last_bit_of_the_total():
+    _, device = filled(60, 0.5)
+    top = np.full(64, np.nextafter(1.0, 0.0))
+    device.sum_up()
+    for uniform in (np.zeros(64), top):
+        drawn = device.draw(torch.from_numpy(uniform), torch.tensor(1.0, dtype=torch.float64))
+        assert (device.priority[drawn.leaves] > 0).all()
+
+
+def test_a_device_replay_is_restored_whole():
+    _, device = filled(150, 0.5)
+    other = DeviceReplay(CONFIG.replay_capacity, 4, 3, 0.99, 0.5, CPU)
+    other.set_state({name: array.copy() for name, array in device.state().items()})
+    for name, value in vars(device).items():
+        if name != "running":
+            assert (
+                torch.equal(value, getattr(other, name))
+                if torch.is_tensor(value)
+                else value == getattr(other, name)
+            )
+    assert device.mean_pixel() == other.mean_pixel() == pytest.approx(127.5, abs=1.0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"optimizer": "rmsprop", "learning_rate": 1e-3, "max_gradient_norm": 0.0}, {"priority_exponent": 0.0},
+        {"flat_masters": True, "averaging": 0.9, "dueling": True, "head_learning_rate_factor": 0.5},
+    ],
+)  # fmt: skip
+def test_both_learners_learn_the_same(options):
+    config = dataclasses.replace(CONFIG, **options)
+    host_replay, device_replay = filled(90, config.priority_exponent)
+    host = HostLearner(config, ACTIONS, host_replay, 1)
+    device = DeviceLearner(config, ACTIONS, device_replay)
+    uniform = np.random.default_rng(3).random((4, 16))
+    reports = []
+    for number in range(4):
+        reports += host.learn(Uniform(uniform[number]), 1, 0.4, 1e-3)  # type: ignore[arg-type]
+    assert device.uniform.shape == (4, 16)
+    found = device.learn(Uniform(uniform), 4, 0.4, 1e-3)  # type: ignore[arg-type]
+    assert device.updates == host.updates == 4
+    for one, other in zip(reports, found, strict=True):
+        assert (other.loss, other.q, other.gradient_norm) == pytest.approx(
+            (one.loss, one.q, one.gradient_norm), 1e-3
+        )
+    start = HostLearner(config, ACTIONS, host_replay, 1)
+    for name, weight in host.master.items():
+        moved = float((weight - start.master[name]).abs().max())
+        assert moved > 1e-4
+        torch.testing.assert_close(device.master[name], weight, rtol=0, atol=0.02 * moved)
+        torch.testing.assert_close(device.working[name].detach(), device.master[name], rtol=0, atol=0)
+    for learner in (host, start, device):
+        learner.close()
+
+
+def test_the_weights_that_act_stay_while_the_others_learn():
+    _, replay = filled(90, 0.5)
+    learner = DeviceLearner(CONFIG, ACTIONS, replay)
+    shown = learner.acting_weights()
+    before = {name: weight.clone() for name, weight in shown.items()}
+    learner.learn(np.random.default_rng(0), 4, 0.4, 1e-3)
+    assert all(torch.equal(weight, before[name]) for name, weight in shown.items())
+    assert not torch.equal(learner.acting_weights()["conv1.weight"], before["conv1.weight"])
+    learner.close()
+
+
+def test_a_device_learner_resumes_exactly_and_tells_of_divergence():
+    found = []
+    for interrupted in (False, True):
+        _, replay = filled(90, 0.5)
+        learner, rng = DeviceLearner(CONFIG, ACTIONS, replay), np.random.default_rng(0)
+        learner.learn(rng, 4, 0.4, 1e-3)
+        if interrupted:
+            state, old = learner.state(), replay.state()
+            _, replay = filled(8, 0.5)
+            learner = DeviceLearner(CONFIG, ACTIONS, replay)
+            learner.set_state(state)
+            replay.set_state({name: array.copy() for name, array in old.items()})
+        learner.refresh_target()
+        learner.learn(rng, 4, 0.4, 1e-3)
+        found.append(learner.state())
+    assert all(torch.equal(tensor, found[1][name]) for name, tensor in found[0].items())
+    replay.reward.fill_(float("nan"))
+    with pytest.raises(DivergedError, match="update 8: loss nan"):
+        learner.learn(rng, 4, 0.4, 1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_the_captured_graph_does_what_its_update_does(precision):
+    config = dataclasses.replace(CONFIG, device="cuda", precision=precision)
+    found = []
+    for graphed in (True, False):
+        host, _ = filled(90, 0.5)
+        replay = DeviceReplay(CONFIG.replay_capacity, 4, 3, 0.99, 0.5, torch.device("cuda"))
+        arrays = {
+            name: getattr(host, name)[:90]
+            for name in ("frames", "action", "reward", "done", "valid", "start")
+        }
+        leaves = host.tree[len(host.tree) // 2 :][:400]
+        replay.set_state(arrays | {"leaves": leaves, "scalars": np.array([90.0, 1.0])})
+        learner, rng = DeviceLearner(config, ACTIONS, replay), np.random.default_rng(0)
+        if not graphed:
+            learner._one = learner._update  # type: ignore[method-assign]
+        for _ in range(5):
+            learner.learn(rng, 4, 0.4, 1e-3)
+        assert (learner.graph is not None) == graphed
+        found.append({name: weight.cpu() for name, weight in learner.master.items()})
+    for name, weight in found[0].items():
+        torch.testing.assert_close(found[1][name], weight, rtol=1e-2, atol=2e-3)

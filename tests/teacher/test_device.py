@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.environment import EnvironmentConfig
+from configs.provenance import Provenance
 from configs.teach import TeachConfig
 from teacher.device_learner import DeviceLearner
 from teacher.device_replay import DeviceReplay
 from teacher.host_learner import HostLearner
 from teacher.learner import DivergedError
 from teacher.replay import PIXELS, Replay
+from teacher.teach import Training
 
 CPU = torch.device("cpu")
 ACTIONS = 4
@@ -173,6 +175,44 @@ def test_a_device_learner_resumes_exactly_and_tells_of_divergence():
     replay.reward.fill_(float("nan"))
     with pytest.raises(DivergedError, match="update 8: loss nan"):
         learner.learn(rng, 4, 0.4, 1e-3)
+
+
+def test_a_training_on_a_device_resumes_exactly(tmp_path):
+    config = dataclasses.replace(
+        CONFIG,
+        steps=480,
+        num_envs=8,
+        update_period=4,
+        replay_capacity=800,
+        replay_start=96,
+        target_period=100,
+    )
+
+    def made() -> Training:
+        training = Training(config)
+        training.learner.close()
+        training.replay = DeviceReplay(config.replay_capacity, 8, config.n_step, 0.99, 0.5, CPU)
+        training.learner = DeviceLearner(config, training.actor.actions, training.replay)
+        return training
+
+    whole, first = made(), made()
+    while whole.step < config.steps:
+        whole.round()
+    while first.step < 248:
+        first.round()
+    first.save(tmp_path / "checkpoint", Provenance.of(config, 0))
+    second = made()
+    second.restore(tmp_path / "checkpoint")
+    while second.step < config.steps:
+        second.round()
+    assert second.learner.updates == whole.learner.updates == (480 - 96) // 4
+    for one, other in ((whole.learner, second.learner), (whole.replay, second.replay)):
+        found, wanted = other.state(), one.state()
+        for name, value in wanted.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert len(whole.learner.dead_units(np.random.default_rng(0))) == 4
+    for training in (whole, first, second):
+        training.close()
 
 
 @pytest.mark.gpu

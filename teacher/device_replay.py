@@ -1,8 +1,8 @@
 """Experience replay in the memory of a device: drawn, gathered and re-weighed there without asking the host.
 
 The ring and its rules are those of :mod:`teacher.replay`, to which tests hold it. Priorities lie in one tensor, whose
-running sum takes the place of the tree: a batch costs one pass over 8 bytes a slot, and every step has a fixed shape,
-as a CUDA graph wants it.
+running sum takes the place of the tree: a batch costs one pass over them, and every step has a fixed shape, as a CUDA
+graph wants it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from teacher.replay import MIN_PRIORITY, PIXELS, STACK
+
+MIN_PROBABILITY = 1e-12
 
 
 class Draw(NamedTuple):
@@ -39,7 +41,7 @@ class DeviceReplay:
         n_step: rewards summed before bootstrapping.
         discount: discount of one step.
         alpha: exponent of the priorities; 0 samples uniformly.
-        device: where it lies; 7,082 bytes a frame.
+        device: where it lies; 7,087 bytes a frame.
     """
 
     def __init__(
@@ -107,14 +109,14 @@ class DeviceReplay:
         total = self.running[-1]
         strata = torch.arange(size, dtype=torch.float64, device=self.device)
         mass = (strata + uniform_B) * (total / size)
-        # Below the total whatever the rounding, so that the slot found has a priority.
+        # Below the total, so that a slot is found; a parallel sum may round past one that has no priority.
         mass = torch.minimum(mass, torch.nextafter(total, torch.zeros_like(total)))
         leaves = torch.searchsorted(self.running, mass, right=True)
         # A diverged error leaves no sum to find anything in; the round's end tells of it.
         leaves = leaves.clamp(max=len(self.running) - 1)
         time, env = leaves // self.num_envs, leaves % self.num_envs
         reward, time_next, discount = self._n_step(time, env)
-        probability = self.priority[leaves] / total
+        probability = (self.priority[leaves] / total).clamp_min(MIN_PROBABILITY)
         weight = (probability * self.size) ** -beta
         return Draw(
             leaves, time, env, time_next, self.action[time, env], reward, discount, (weight / weight.max()).float()
@@ -166,10 +168,11 @@ class DeviceReplay:
         }
 
     def set_state(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
-        """Restore what :meth:`state` returned."""
+        """Restore what :meth:`state` returned, here or on the host."""
         for name in RINGS:
-            getattr(self, name)[: len(arrays[name])] = torch.from_numpy(arrays[name]).to(self.device)
-        self.priority.copy_(torch.from_numpy(arrays["leaves"]))
+            getattr(self, name)[: len(arrays[name])].copy_(torch.from_numpy(arrays[name]))
+        # The host's tree has a power of two of them.
+        self.priority.copy_(torch.from_numpy(arrays["leaves"][: len(self.priority)]))
         self.written = int(arrays["scalars"][0])
         self.max_priority.fill_(float(arrays["scalars"][1]))
         self.size.fill_(len(self))

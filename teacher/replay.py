@@ -231,11 +231,12 @@ class Replay:
         }
 
     def set_state(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
-        """Restore what :meth:`state` returned."""
+        """Restore what :meth:`state` returned, here or on a device."""
         for name in ("frames", "action", "reward", "done", "valid", "start"):
             getattr(self, name)[: len(arrays[name])] = arrays[name]
         half = len(self.tree) // 2
-        self.tree[half:] = arrays["leaves"]
+        leaves = arrays["leaves"]
+        self.tree[half : half + len(leaves)] = leaves
         for level in range(half.bit_length() - 1, 0, -1):
             low, high = 1 << (level - 1), 1 << level
             self.tree[low:high] = self.tree[2 * low : 2 * high : 2] + self.tree[2 * low + 1 : 2 * high : 2]

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from teacher.precision.operations import Operations
@@ -63,12 +62,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def conv2d(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
     """Return the convolution (B, O, H', W') in bf16, without padding, as a product of patches in FP8."""
-    batch, _, height, width = x.shape
     kernel = weight.shape[-1]
-    patches = F.unfold(x, kernel, stride=stride).transpose(1, 2).flatten(0, 1)
-    y = linear(patches, weight.flatten(1), bias)
-    out_height, out_width = ((size - kernel) // stride + 1 for size in (height, width))
-    return y.view(batch, out_height, out_width, -1).permute(0, 3, 1, 2)
+    # (B, C, H', W', K, K) as a view: F.unfold would launch a kernel for each stack of the batch.
+    patches = x.unfold(2, kernel, stride).unfold(3, kernel, stride)
+    batch, _, height, width = patches.shape[:4]
+    y = linear(patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(0, 2), weight.flatten(1), bias)
+    return y.view(batch, height, width, -1).permute(0, 3, 1, 2)
 
 
 FP8 = Operations(conv2d, linear)

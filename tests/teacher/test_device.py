@@ -109,16 +109,25 @@ def test_a_device_replay_is_restored_whole():
                 if torch.is_tensor(value)
                 else value == getattr(other, name)
             )
+    host, _ = filled(150, 0.5)
+    for name, array in host.state().items():
+        np.testing.assert_array_equal(array[: len(device.state()[name])], device.state()[name], err_msg=name)
+    back = Replay(CONFIG.replay_capacity, 4, 3, 0.99, 0.5)
+    for source in (device, host):
+        back.set_state(source.state())
+        other.set_state(back.state())
+        np.testing.assert_array_equal(back.tree, host.tree)
+        assert torch.equal(other.priority, device.priority)
     assert device.mean_pixel() == other.mean_pixel() == pytest.approx(127.5, abs=1.0)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {}, {"optimizer": "rmsprop", "learning_rate": 1e-3, "max_gradient_norm": 0.0}, {"priority_exponent": 0.0},
-        {"flat_masters": True, "averaging": 0.9, "dueling": True, "head_learning_rate_factor": 0.5},
-    ],
-)  # fmt: skip
+OPTIONS: list[dict[str, object]] = [
+    {}, {"optimizer": "rmsprop", "learning_rate": 1e-3, "max_gradient_norm": 0.0}, {"priority_exponent": 0.0},
+    {"flat_masters": True, "averaging": 0.9, "dueling": True, "head_learning_rate_factor": 0.5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OPTIONS)
 def test_both_learners_learn_the_same(options):
     config = dataclasses.replace(CONFIG, **options)
     host_replay, device_replay = filled(90, config.priority_exponent)
@@ -215,27 +224,70 @@ def test_a_training_on_a_device_resumes_exactly(tmp_path):
         training.close()
 
 
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
-def test_the_captured_graph_does_what_its_update_does(precision):
-    config = dataclasses.replace(CONFIG, device="cuda", precision=precision)
-    found = []
+@CUDA
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp8"])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_captured_graph_does_what_its_update_does(precision, options):
+    torch.backends.cudnn.deterministic = True
+    config = dataclasses.replace(
+        CONFIG,
+        device="cuda",
+        precision=precision,
+        num_envs=16,
+        update_period=4,
+        replay_capacity=1600,
+        **options,
+    )
+    found, reports = [], []
     for graphed in (True, False):
-        host, _ = filled(90, 0.5)
-        replay = DeviceReplay(CONFIG.replay_capacity, 4, 3, 0.99, 0.5, torch.device("cuda"))
-        arrays = {
-            name: getattr(host, name)[:90]
-            for name in ("frames", "action", "reward", "done", "valid", "start")
-        }
-        leaves = host.tree[len(host.tree) // 2 :][:400]
-        replay.set_state(arrays | {"leaves": leaves, "scalars": np.array([90.0, 1.0])})
-        learner, rng = DeviceLearner(config, ACTIONS, replay), np.random.default_rng(0)
+        rng = np.random.default_rng(0)
+        replay = DeviceReplay(1600, 16, 3, 0.99, config.priority_exponent, torch.device("cuda"))
+        learner = DeviceLearner(config, ACTIONS, replay)
         if not graphed:
             learner._one = learner._update  # type: ignore[method-assign]
-        for _ in range(5):
-            learner.learn(rng, 4, 0.4, 1e-3)
+        for number in range(40):
+            replay.append(
+                rng.integers(0, 256, (16, PIXELS), np.uint8), rng.integers(0, ACTIONS, 16),
+                rng.integers(-1, 2, 16).astype(np.float32), rng.random(16) < 0.1, np.ones(16, bool), np.zeros(16, bool),
+            )  # fmt: skip
+            if number == 20:
+                learner.center(127.0)
+            if number > 20:
+                # What changes from round to round must not be frozen in the graph.
+                reports += learner.learn(rng, 4, number / 40, 1e-3 / number)
+                shown = learner.acting_weights()
+                torch.testing.assert_close(shown["conv1.weight"], learner.working["conv1.weight"].detach())
+            if number % 10 == 0:
+                learner.refresh_target()
         assert (learner.graph is not None) == graphed
-        found.append({name: weight.cpu() for name, weight in learner.master.items()})
-    for name, weight in found[0].items():
-        torch.testing.assert_close(found[1][name], weight, rtol=1e-2, atol=2e-3)
+        found.append(learner.state())
+    for one, other in zip(reports[: len(reports) // 2], reports[len(reports) // 2 :], strict=True):
+        assert other.loss == pytest.approx(one.loss, rel=0.05)
+    for name, tensor in found[0].items():
+        torch.testing.assert_close(found[1][name], tensor, rtol=0.05, atol=2e-4, msg=name)
+
+
+@pytest.mark.gpu
+@CUDA
+def test_a_training_runs_on_a_gpu_and_goes_on(tmp_path):
+    config = dataclasses.replace(
+        CONFIG, device="cuda", precision="bf16", num_envs=8, update_period=4, replay_start=96, replay_capacity=800,
+        epsilon_steps=50, target_period=100,
+    )  # fmt: skip
+    first = Training(config)
+    assert isinstance(first.learner, DeviceLearner)
+    while first.step < 480:
+        assert all(np.isfinite(report.loss) for report in first.round())
+    first.save(tmp_path / "checkpoint", Provenance.of(config, 0))
+    second = Training(config)
+    second.restore(tmp_path / "checkpoint")
+    np.testing.assert_array_equal(second.actor.observation, first.actor.observation)
+    for training in (first, second):
+        for _ in range(20):
+            training.round()
+        assert training.learner.updates == (640 - 96) // 4
+        training.close()

@@ -5,7 +5,7 @@
 
 All play Pong with batch 32, one update per 4 agent steps, uniform replay, target copied every 1,000 steps, Nature
 network, on the same cores; each in a process of its own, three times in turn, medians. Ours and Stable-Baselines3
-have 8 environments, CleanRL can have one only. CleanRL is run as it is, ``python -m cleanrl.dqn_atari``, by the
+have 8 environments, CleanRL can have one only. CleanRL is run as it is, its module ``cleanrl.dqn_atari``, by the
 interpreter that is given. Its release wants older packages than ours: make an environment of Python 3.10 for it,
 
     pip install torch==2.13.0 "numpy<2" gymnasium==0.29.1 ale-py==0.9.1 stable-baselines3==2.2.1 \\
@@ -32,6 +32,8 @@ from typing import Any
 SECONDS = 25.0
 REPEATS = 3
 WARM_STEPS = 2_000
+# Importing ale_py is what registers the games.
+RUN_CLEANRL = "import ale_py, runpy; runpy.run_module('cleanrl.dqn_atari', run_name='__main__')"
 
 
 def ours(recipe: str) -> dict[str, Any]:
@@ -101,7 +103,7 @@ def replay_bytes(frames: int) -> int:
 def cleanrl(python: str) -> dict[str, Any]:
     """Return agent steps/s of CleanRL's dqn_atari, which prints a line every 100 steps once it learns."""
     command = [
-        python, "-m", "cleanrl.dqn_atari", "--env-id", "PongNoFrameskip-v4", "--cuda", "False",
+        python, "-c", RUN_CLEANRL, "--env-id", "PongNoFrameskip-v4", "--cuda", "False",
         "--buffer-size", "50000", "--learning-starts", str(WARM_STEPS), "--batch-size", "32",
         "--train-frequency", "4", "--target-network-frequency", "1000",
     ]  # fmt: skip

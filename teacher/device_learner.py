@@ -34,9 +34,8 @@ class DeviceLearner(Learner):
     def __init__(self, config: TeachConfig, actions: int, replay: DeviceReplay) -> None:
         super().__init__(config, actions)
         self.replay = replay
-        cuda = self.device.type == "cuda"
-        self.learning_stream = torch.cuda.Stream() if cuda else None
-        self._acting_stream = torch.cuda.Stream() if cuda else None
+        self.learning_stream = torch.cuda.Stream() if self.capturable else None
+        self.acting_stream = torch.cuda.Stream() if self.capturable else None
         self.graph: torch.cuda.CUDAGraph | None = None
         self.warm = 0
         rounds = config.updates_per_round
@@ -46,17 +45,14 @@ class DeviceLearner(Learner):
         self.beta = torch.zeros((), dtype=torch.float64, device=self.device)
         self.shown = {name: weight.detach().clone() for name, weight in self.working.items()}
 
-    def _optimizer(self) -> torch.optim.Optimizer:
-        c, cuda = self.config, self.device.type == "cuda"
-        rate = torch.tensor(c.learning_rate, device=self.device)
-        groups = [
-            {"params": group.parameters, "factor": group.factor, "lr": rate.clone()} for group in self.groups
-        ]
-        if c.optimizer == "adam":
-            return torch.optim.Adam(groups, lr=rate, eps=c.optimizer_epsilon, fused=True, capturable=cuda)
-        return torch.optim.RMSprop(
-            groups, lr=rate, alpha=0.95, eps=c.optimizer_epsilon, centered=True, capturable=cuda
-        )
+    @property
+    def capturable(self) -> bool:
+        """The optimiser's steps go into a CUDA graph."""
+        return self.device.type == "cuda"
+
+    def step_size(self) -> Tensor:
+        """Return the learning rate as a tensor of its own, which the graph reads."""
+        return torch.tensor(self.config.learning_rate, device=self.device)
 
     def refresh_working(self) -> None:
         """Cast the masters into the working copy, which stays where it is."""
@@ -70,18 +66,13 @@ class DeviceLearner(Learner):
             for name, weight in self.target.items():
                 weight.copy_(self.working[name])
 
-    @property
-    def acting_stream(self) -> torch.cuda.Stream | None:
-        """The CUDA stream to act on beside the learning, None on a CPU."""
-        return self._acting_stream
-
     def acting_weights(self) -> Weights:
         """Return the weights to act with until the next call: a copy that learning leaves alone."""
         with torch.no_grad():
             for name, weight in self.shown.items():
                 weight.copy_(self.working[name])
-        if self._acting_stream is not None:
-            self._acting_stream.wait_stream(torch.cuda.current_stream())
+        if self.acting_stream is not None:
+            self.acting_stream.wait_stream(torch.cuda.current_stream())
         return self.shown
 
     def _update(self) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from teacher.replay import MIN_PRIORITY, PIXELS, STACK
+from teacher.replay import MIN_PRIORITY, PIXELS, RINGS, STACK
 
 MIN_PROBABILITY = 1e-12
 
@@ -176,6 +176,3 @@ class DeviceReplay:
         self.written = int(arrays["scalars"][0])
         self.max_priority.fill_(float(arrays["scalars"][1]))
         self.size.fill_(len(self))
-
-
-RINGS = ("frames", "action", "reward", "done", "valid", "start")

@@ -76,6 +76,8 @@ class Learner(abc.ABC):
 
     def __init__(self, config: TeachConfig, actions: int) -> None:
         self.config = config
+        # To act on beside the learning, where there is one.
+        self.acting_stream: torch.cuda.Stream | None = None
         self.device = compute_device(config.device)
         self.format = number_format(config.precision, self.device)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.format.tf32
@@ -112,12 +114,24 @@ class Learner(abc.ABC):
 
     def _optimizer(self) -> torch.optim.Optimizer:
         c = self.config
-        groups = [{"params": group.parameters, "factor": group.factor} for group in self.groups]
+        rate, capturable = self.step_size, self.capturable
+        groups = [{"params": group.parameters, "factor": group.factor, "lr": rate()} for group in self.groups]
         if c.optimizer == "adam":
-            return torch.optim.Adam(groups, lr=c.learning_rate, eps=c.optimizer_epsilon, fused=True)
+            return torch.optim.Adam(
+                groups, lr=rate(), eps=c.optimizer_epsilon, fused=True, capturable=capturable
+            )
         return torch.optim.RMSprop(
-            groups, lr=c.learning_rate, alpha=0.95, eps=c.optimizer_epsilon, centered=True
+            groups, lr=rate(), alpha=0.95, eps=c.optimizer_epsilon, centered=True, capturable=capturable
         )
+
+    @property
+    def capturable(self) -> bool:
+        """The optimiser's steps go into a CUDA graph."""
+        return False
+
+    def step_size(self) -> float | Tensor:
+        """Return the learning rate as a group of the optimiser holds it."""
+        return self.config.learning_rate
 
     def _copy(self) -> Weights:
         return {name: weight.detach().clone() for name, weight in self.master.items()}
@@ -229,11 +243,6 @@ class Learner(abc.ABC):
         return {
             name: weight.cpu() for name, weight in q_network.fold_offset(weights, self.pixel_offset).items()
         }
-
-    @property
-    def acting_stream(self) -> torch.cuda.Stream | None:
-        """The CUDA stream to act on beside the learning, None where there is none."""
-        return None
 
     def acting_weights(self) -> Weights:
         """Return the weights to act with until the next call, which learning leaves as they are."""

@@ -19,6 +19,8 @@ import numpy.typing as npt
 STACK = 4
 PIXELS = 84 * 84
 MIN_PRIORITY = 1e-3
+RINGS = ("frames", "action", "reward", "done", "valid", "start")
+"""What a replay keeps of every slot."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,10 +223,7 @@ class Replay:
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return the whole state as arrays, for a checkpoint; the frames only as far as written."""
         used = min(self.written, self.length)
-        arrays = {
-            name: getattr(self, name)[:used]
-            for name in ("frames", "action", "reward", "done", "valid", "start")
-        }
+        arrays = {name: getattr(self, name)[:used] for name in RINGS}
         return arrays | {
             "leaves": self.tree[len(self.tree) // 2 :],
             "scalars": np.array([self.written, self.max_priority], np.float64),
@@ -232,7 +231,7 @@ class Replay:
 
     def set_state(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
         """Restore what :meth:`state` returned, here or on a device."""
-        for name in ("frames", "action", "reward", "done", "valid", "start"):
+        for name in RINGS:
             getattr(self, name)[: len(arrays[name])] = arrays[name]
         half = len(self.tree) // 2
         leaves = arrays["leaves"]

@@ -54,13 +54,13 @@ class TeachConfig:
     """Split the last layer into a value and an advantage stream (Wang 2016). The teacher is saved as a plain Nature
     network, which says the same."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
-    """``adam`` (Kingma 2015) or ``rmsprop``, centred with decay 0.95 (Mnih 2015)."""
+    """``adam`` (Kingma 2015) or ``rmsprop``, centred with decay 0.95 (Mnih 2015, teacher/rmsprop.py)."""
     learning_rate: float = 2.5e-4
     """Step size of the optimiser, > 0. Adam at 2.5e-4 without ``center_pixels`` kills conv1's ReLUs in Pong."""
     learning_rate_final: float = 2e-5
     """Step size at the end; it falls linearly over the last third of the training, > 0."""
     optimizer_epsilon: float = 1e-5
-    """Epsilon in the optimiser's denominator, > 0."""
+    """Epsilon in the optimiser's denominator, > 0: beside Adam's root, inside RMSProp's."""
     center_pixels: bool = True
     """Train on pixels less their mean; folded into conv1's bias when the teacher is saved."""
     averaging: float = 0.0

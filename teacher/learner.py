@@ -17,6 +17,7 @@ from teacher.ddqn import double_q_target, td_loss
 from teacher.precision.formats import number_format
 from teacher.precision.scaling import LossScale
 from teacher.q_network import Weights
+from teacher.rmsprop import CenteredRMSprop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,15 +115,13 @@ class Learner(abc.ABC):
 
     def _optimizer(self) -> torch.optim.Optimizer:
         c = self.config
-        rate, capturable = self.step_size, self.capturable
+        rate = self.step_size
         groups = [{"params": group.parameters, "factor": group.factor, "lr": rate()} for group in self.groups]
         if c.optimizer == "adam":
             return torch.optim.Adam(
-                groups, lr=rate(), eps=c.optimizer_epsilon, fused=True, capturable=capturable
+                groups, lr=rate(), eps=c.optimizer_epsilon, fused=True, capturable=self.capturable
             )
-        return torch.optim.RMSprop(
-            groups, lr=rate(), alpha=0.95, eps=c.optimizer_epsilon, centered=True, capturable=capturable
-        )
+        return CenteredRMSprop(groups, lr=rate(), decay=0.95, eps=c.optimizer_epsilon)
 
     @property
     def capturable(self) -> bool:

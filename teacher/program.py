@@ -103,6 +103,11 @@ def _onnx(program: Program, name: str) -> Network:
             f"{name}: has {len(outputs)} outputs, output {program.output} is asked for", "give --output"
         )
     dtype, one_by_one = kinds[inputs[0].type], isinstance(inputs[0].shape[0], int)
+    if dtype == np.uint8 and program.divide_by != 1.0:
+        raise UserError(
+            f"{name}: takes uint8 pixels, which cannot be divided by {program.divide_by:g} before it sees them",
+            "leave --divide_by out",
+        )
 
     def ask(stacks: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         x = _prepared(stacks, program.divide_by, dtype)

@@ -188,6 +188,25 @@ def test_programs_that_do_not_fit_are_refused(programs: tuple[Path, torch.Tensor
     assert not (tmp_path / "out" / "teacher.safetensors").exists()
 
 
+class Bytes(nn.Module):
+    """Takes pixels as they are, uint8 and channels last, and divides them itself."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.float().div(255.0).mean(dim=(1, 2))[:, [0, 1, 2, 3, 0, 1]]
+
+
+def test_a_network_of_bytes_is_not_divided_for(tmp_path: Path) -> None:
+    x = torch.from_numpy(stacks()).permute(0, 2, 3, 1).contiguous()
+    batch = torch.export.Dim("batch")
+    path = tmp_path / "bytes.onnx"
+    torch.onnx.export(
+        Bytes().eval(), (x,), str(path), dynamic_shapes=({0: batch},), verbose=False, external_data=False
+    )
+    torch.testing.assert_close(torch.from_numpy(imported(path, tmp_path)), Bytes()(x), rtol=1e-4, atol=1e-6)
+    with pytest.raises(UserError, match="takes uint8 pixels, which cannot be divided by 255"):
+        run(ImportConfig(path=path, divide_by=255.0), tmp_path / "out")
+
+
 class Payload:
     def __reduce__(self):  # type: ignore[no-untyped-def]
         return (Path.touch, (Path("unpickled"),))

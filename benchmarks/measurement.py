@@ -12,10 +12,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from configs.provenance import git_commit, versions
-from teacher.machine import cores, native_bf16, processor
+from configs.provenance import git_commit, processor, versions
+from teacher.machine import cores, native_bf16
 
 RESULTS = Path(__file__).parent / "results"
+
+
+def made() -> dict[str, str]:
+    """Return the commit, the command and the date of a run: each part of a result that takes several has its own."""
+    return {
+        "commit": git_commit(),
+        "command": " ".join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
 
 
 def record(figures: dict[str, Any]) -> dict[str, Any]:
@@ -29,10 +38,8 @@ def record(figures: dict[str, Any]) -> dict[str, Any]:
             "load": round(os.getloadavg()[0], 2),
             "system": platform.system(),
         },
-        "commit": git_commit(),
         "versions": versions(),
-        "command": " ".join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        **made(),
     }
 
 

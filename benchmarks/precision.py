@@ -3,10 +3,11 @@
     python -m benchmarks.precision [--updates 2000]
 
 The same replay (20,000 steps of Pong, played by the zoo's teacher with epsilon 0.3), the same first weights, the same
-batches of 32; target copied every 250 updates. Each format runs in a process of its own, so that its peak memory is
-its own. A gradient *underflows* where fp32 gives a number other than 0 at the same weights and batch, and the format
-gives 0. Formats that the machine does not multiply in are emulated where they can be: their time says nothing, their
-loss does; those that are refused are listed with the reason. Writes ``benchmarks/results/precision.json``.
+batches of 32, drawing them included; target copied every 250 updates. Each format runs in a process of its own, so that
+its peak memory is its own. A gradient *underflows* where fp32 gives a number other than 0 at the same weights and
+batch, and the format gives 0. Formats that the machine does not multiply in are emulated where they can be: their time
+says nothing, their loss does; those that are refused are listed with the reason. Writes
+``benchmarks/results/precision.json``.
 """
 
 from __future__ import annotations
@@ -30,10 +31,14 @@ from runtime.zoo import zoo_path
 from teacher import q_network
 from teacher.actor import Actor
 from teacher.checkpoint import read_teacher
+from teacher.device_learner import DeviceLearner
+from teacher.device_replay import DeviceReplay
 from teacher.host_learner import HostLearner
+from teacher.learner import Learner, compute_device
 from teacher.machine import cores, keep_freed_memory
 from teacher.precision.formats import FORMATS, number_format
 from teacher.precision.operations import UPCAST
+from teacher.q_network import Weights
 from teacher.replay import Batch, Replay
 
 STEPS, ENVS, BATCH = 20_000, 16, 32
@@ -44,7 +49,7 @@ RATE = 1e-4
 def config_of(precision: str) -> TeachConfig:
     """Return the options that all formats share."""
     return TeachConfig(
-        environment=EnvironmentConfig(game="pong"), precision=precision, num_envs=ENVS, update_period=ENVS,
+        environment=EnvironmentConfig(game="pong"), precision=precision, num_envs=ENVS, update_period=ENVS,  # type: ignore[arg-type]
         batch_size=BATCH, n_step=3, priority_exponent=0.0, replay_capacity=STEPS, device="auto",
     )  # fmt: skip
 
@@ -62,14 +67,35 @@ def played() -> Replay:
     return replay
 
 
-def underflow(found: HostLearner, replay: Replay, batch: Batch) -> float:
-    """Return the fraction of the fp32 gradient's non-zero entries that ``found`` loses."""
-    exact = HostLearner(config_of("fp32"), 6, replay, cores())
-    exact.pixel_offset = found.pixel_offset
-    exact.begin_with({name: weight.detach().clone() for name, weight in found.master.items()})
-    exact.target = q_network.working_copy(found.target, torch.float32, requires_grad=False)
-    wanted, have = (learner.gradients(batch)[0] for learner in (exact, found))
-    exact.close()
+def learning(precision: str, replay: Replay) -> Learner:
+    """Return the learner that ``teach`` would have in this format: on a GPU the captured one, where it can be."""
+    config = config_of(precision)
+    device = compute_device(config.device)
+    if device.type != "cuda" or number_format(precision, device).scaled:
+        return HostLearner(config, 6, replay, cores())
+    on_device = DeviceReplay(STEPS, ENVS, config.n_step, config.discount, 0.0, device)
+    on_device.set_state(replay.state())
+    return DeviceLearner(config, 6, on_device)
+
+
+def gradients(precision: str, trained: Learner, replay: Replay, batch: Batch) -> Weights:
+    """Return the batch's gradients in a format, at the weights, target and loss scale of ``trained``."""
+    learner = HostLearner(config_of(precision), 6, replay, cores())
+    learner.begin_with({name: weight.detach().clone() for name, weight in trained.master.items()})
+    learner.pixel_offset, learner.scale.value = trained.pixel_offset, trained.scale.value
+    learner.target = q_network.working_copy(
+        trained.target, learner.format.body, learner.format.head, requires_grad=False
+    )
+    found, _ = learner.gradients(batch)
+    learner.close()
+    return found
+
+
+def underflow(trained: Learner, replay: Replay, batch: Batch) -> float:
+    """Return the fraction of the fp32 gradient's non-zero entries that the learner's format loses."""
+    # One after the other: a learner sets what its format needs for the whole process.
+    wanted = gradients("fp32", trained, replay, batch)
+    have = gradients(trained.format.name, trained, replay, batch)
     living = sum(int((part != 0).sum()) for part in wanted.values())
     lost = sum(int(((part != 0) & (have[name] == 0)).sum()) for name, part in wanted.items())
     return lost / living
@@ -80,15 +106,14 @@ def train(precision: str, updates: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     keep_freed_memory()
     replay = played()
-    learner = HostLearner(config_of(precision), 6, replay, cores())
+    learner = learning(precision, replay)
     learner.center(90.0)
     rng = np.random.default_rng(0)
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     losses, skipped, seconds = [], 0, []
     for update in range(updates):
-        batch = replay.sample(rng, BATCH, 0.0)
         began = time.perf_counter()
-        report = learner.update(batch, RATE)
+        [report] = learner.learn(rng, 1, 0.0, RATE)
         seconds.append(time.perf_counter() - began)
         losses.append(report.loss)
         skipped += report.skipped

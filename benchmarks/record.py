@@ -25,12 +25,12 @@ from configs.record import RecordConfig
 from dataset.reader import BufferReader
 from dataset.recorder import run
 from teacher.environment import make_vector_env
-from teacher.policy import TeacherPolicy, load_teacher
+from teacher.policy import Policy, load_teacher
 
 BATCH = 128
 
 
-def play(config: RecordConfig, policy: TeacherPolicy | None) -> Callable[[], int]:
+def play(config: RecordConfig, policy: Policy | None) -> Callable[[], int]:
     """Return a function that plays ``config.frames`` steps, with or without the teacher, and counts them."""
 
     def work() -> int:

@@ -5,8 +5,9 @@
 
 All play Pong with batch 32, one update per 4 agent steps, uniform replay, target copied every 1,000 steps, Nature
 network, on the same cores; each in a process of its own, three times in turn, medians. Ours and Stable-Baselines3
-have 8 environments, CleanRL can have one only. CleanRL is run as it is, its module ``cleanrl.dqn_atari``, by the
-interpreter that is given. Its release wants older packages than ours: make an environment of Python 3.10 for it,
+have 8 environments, CleanRL can have one only. Ours computes in bf16 where the CPU has it (``--precision auto``),
+theirs in fp32, as they come. CleanRL is run as it is, its module ``cleanrl.dqn_atari``, by the interpreter that is
+given. Its release wants older packages than ours: make an environment of Python 3.10 for it,
 
     pip install torch==2.13.0 "numpy<2" gymnasium==0.29.1 ale-py==0.9.1 stable-baselines3==2.2.1 \\
         opencv-python-headless==4.10.0.84 tensorboard
@@ -67,6 +68,7 @@ def ours(recipe: str) -> dict[str, Any]:
         training.round()
     elapsed = time.perf_counter() - began
     training.close()
+    assert isinstance(training.learner, HostLearner)
     # The shares gather their stacks side by side.
     replay_s = spent["sample"] + spent["set_priorities"] + spent["stacks"] / training.learner.shares
     return {
@@ -187,8 +189,8 @@ def main() -> None:
     if options.cleanrl:
         runs["cleanrl"] = []
     for _ in range(REPEATS):
-        for name, found in runs.items():
-            found.append(cleanrl(options.cleanrl) if name == "cleanrl" else in_a_process(name))
+        for name, repeats in runs.items():
+            repeats.append(cleanrl(options.cleanrl) if name == "cleanrl" else in_a_process(name))
     rates = {name: statistics.median(run["steps_per_s"] for run in found) for name, found in runs.items()}
     figures: dict[str, Any] = {"steps_per_s": rates}
     for peer in ("stable_baselines3", "cleanrl"):

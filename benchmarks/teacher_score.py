@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measurement import RESULTS, finish
+from benchmarks.measurement import RESULTS, finish, made
 
 NAME = "teacher_score"
 GAMES = 100
@@ -51,7 +51,7 @@ def ours(target: float, seed: int) -> dict[str, Any]:
     training.close()
     return {
         "seconds": time.perf_counter() - began, "steps": training.step, "mean_return_100": score,
-        "reached": score is not None and score >= target, "curve": curve,
+        "reached": score is not None and score >= target, "made": made(), "curve": curve,
     }  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def peer(
         score: float | None = None
 
         def _on_step(self) -> bool:
-            games = [game["r"] for game in self.model.ep_info_buffer]
+            games = [game["r"] for game in self.model.ep_info_buffer or ()]
             self.score = float(np.mean(games)) if games else None
             elapsed = time.perf_counter() - began
             if len(curve) < (spent + elapsed) // 60:
@@ -107,7 +107,8 @@ def peer(
     model.learn(ZOO_STEPS - model.num_timesteps, callback=watch, reset_num_timesteps=before is None)
     found = {
         "seconds": spent + time.perf_counter() - began, "steps": model.num_timesteps, "mean_return_100": watch.score,
-        "reached": watch.score is not None and watch.score >= target, "curve": curve,
+        "reached": watch.score is not None and watch.score >= target,
+        "made": [*([] if before is None else before["made"]), made()], "curve": curve,
     }  # fmt: skip
     state.mkdir(parents=True, exist_ok=True)
     model.save(state / "model.zip")

@@ -24,3 +24,8 @@ INPUTS: dict[str, dict[str, str]] = {
     "evaluate": {"teacher": TEACHER, "student": STUDENT, "core_map": CORE_MAP},
 }
 """Stage to (option that names a file, that file's name in a run folder)."""
+
+RESUMED_FROM = {
+    "teach": "teach-checkpoint.safetensors", "record": BUFFER, "distill": "distill-checkpoint.safetensors",
+}  # fmt: skip
+"""Stage to the file from which ``--resume`` goes on."""

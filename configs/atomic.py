@@ -15,7 +15,7 @@ def no_space(path: Path, error: OSError) -> UserError:
     """Return the error that a full disk gives, for ``path``."""
     return UserError(
         f"{path}: no space left on the disk ({error.strerror or error})",
-        "free some space or choose another folder, then run the same command with --resume",
+        "free some space or choose another folder, then run the same command again, with --resume where it takes that",
     )
 
 

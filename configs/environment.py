@@ -37,7 +37,7 @@ class EnvironmentConfig:
     sticky: float = 0.0
     """Probability that the emulator repeats the last action, 0..1; 0 is the paper's."""
     noop_max: int = 30
-    """Most no-op actions at the start of a game, 0..100."""
+    """No-op actions at the start of a game: 0 to ``noop_max`` - 1, none where it is 0; 0..100."""
 
     def __post_init__(self) -> None:
         check_game(self.game)

@@ -20,6 +20,10 @@ class UserError(ValueError):
         super().__init__(what if remedy is None else f"{what}. {remedy[0].upper()}{remedy[1:]}.")
 
 
+class BackendError(RuntimeError):
+    """Another program that this one drives failed; the message says which, how, and the end of what it printed."""
+
+
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     """Return the entry of ``known`` that is closest to ``name``, for error messages."""
     import difflib

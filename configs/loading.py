@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import re
 import textwrap
 import types
 import typing
@@ -178,7 +179,16 @@ def build(config_class: type[Config], values: Mapping[str, Any], where: str = ""
         else:
             base = plain(default) if dataclasses.is_dataclass(default) else {}
             arguments[name] = build(inner, overlaid(base, values[name]), f"{full}.")
-    return config_class(**arguments)
+    try:
+        return config_class(**arguments)
+    except UserError as error:
+        if not where or error.remedy is None:
+            raise
+        # Its own checks do not know where in the whole they stand.
+        own = re.sub(
+            r"--(\w+)", lambda found: f"--{where}{found[1]}" if found[1] in known else found[0], error.remedy
+        )
+        raise UserError(error.what, own) from error
 
 
 def convert(value: Any, annotation: Any, name: str) -> Any:
@@ -197,7 +207,7 @@ def convert(value: Any, annotation: Any, name: str) -> Any:
             continue
         try:
             return _convert(value, member, name)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             if isinstance(error, UserError):
                 raise
     raise _wrong(name, value, annotation)

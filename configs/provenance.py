@@ -5,13 +5,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import platform
 import subprocess
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 PACKAGES = ("spikestill", "torch", "numpy", "ale-py", "h5py", "numba", "safetensors", "lava-nc")
 
@@ -22,6 +27,16 @@ def file_sha256(path: Path) -> str:
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
+    return digest.hexdigest()
+
+
+def content_sha256(texts: Sequence[str], arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    """Return the SHA-256 of header texts, a newline after each, and of every array's name, dtype, shape and bytes."""
+    digest = hashlib.sha256("".join(f"{text}\n" for text in texts).encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(array.tobytes())
     return digest.hexdigest()
 
 
@@ -36,6 +51,26 @@ def git_commit() -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return run.stdout.strip()
+
+
+def processor() -> str:
+    """Return the CPU's model name as the system reports it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="ignore").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def machine() -> str:
+    """Return the processor, its cores, and the GPU where PyTorch is loaded and sees one."""
+    found = f"{processor()}, {os.cpu_count()} cores"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        found += f", {torch.cuda.get_device_name()}"
+    return found
 
 
 def versions() -> dict[str, str]:
@@ -60,6 +95,7 @@ class Provenance:
         versions: package name to version.
         parents: role (``teacher``, ``buffer``, ``student``) to the SHA-256 of that file.
         created: UTC time, ISO 8601.
+        machine: the processor, and the GPU where there is one; '' in files from before 2026-11-22.
     """
 
     config: Mapping[str, Any]
@@ -68,6 +104,7 @@ class Provenance:
     versions: Mapping[str, str]
     parents: Mapping[str, str]
     created: str
+    machine: str = ""
 
     @staticmethod
     def of(config: Any, seed: int, parents: Mapping[str, Path] | None = None) -> Provenance:
@@ -80,6 +117,7 @@ class Provenance:
             versions=versions(),
             parents={role: file_sha256(Path(path)) for role, path in (parents or {}).items()},
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            machine=machine(),
         )
 
     def to_json(self) -> str:

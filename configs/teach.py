@@ -88,8 +88,9 @@ class TeachConfig:
     """Where the network runs."""
     threads: int = 0
     """Gradient threads on a CPU, each taking a share of the batch; 0: one per core."""
-    segment_steps: int = 400_000
-    """Agent steps after which all games restart with a new seed, which bounds what a resume replays."""
+    segment_steps: int = 30_000
+    """Agent steps of each environment after which all games restart with a new seed, which bounds what a resume
+    replays. More than the longest game lasts (27,000 steps are 108,000 frames), or such games never end."""
     checkpoint_minutes: float = 10.0
     """Wall-clock minutes between checkpoints, > 0."""
     seed: int = 0
@@ -128,6 +129,12 @@ class TeachConfig:
             raise UserError(
                 f"update_period {self.update_period} neither divides num_envs {self.num_envs} nor is a multiple of it",
                 "give an update_period that does",
+            )
+        if self.replay_start <= self.n_step * self.num_envs:
+            raise UserError(
+                f"replay_start {self.replay_start} leaves nothing to learn from: the first {self.n_step} steps "
+                f"(n_step) of {self.num_envs} environments have no return yet",
+                f"give --replay_start more than {self.n_step * self.num_envs}",
             )
         if self.dueling and self.initial is not None:
             raise UserError(

@@ -37,6 +37,19 @@ REMEDY = "give a buffer that `spikestill record` wrote"
 FLAGS = ("terminated", "truncated", "start", "valid")
 
 
+def hdf5_schema(path: Path) -> str:
+    """Return the schema that an HDF5 file names, be it a buffer or another artefact; '' where it names none.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        with h5py.File(path, "r") as file:
+            return str(file.attrs.get("schema", ""))
+    except OSError as error:
+        raise UserError(f"{path}: damaged HDF5 ({error})", "make it again") from error
+
+
 @dataclasses.dataclass(frozen=True)
 class Header:
     """What holds for a whole buffer.

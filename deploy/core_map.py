@@ -17,7 +17,6 @@ X distinct crossbars, Y axon types, L layers, E input entries, S transducer outp
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +28,7 @@ import numpy.typing as npt
 from configs.atomic import atomic_path
 from configs.errors import UserError
 from configs.hardware import HardwareSpec
-from configs.provenance import Provenance
+from configs.provenance import Provenance, content_sha256
 from student.integer_net import IntegerLayer, pack_ternary, unpack_ternary
 
 if TYPE_CHECKING:
@@ -263,7 +262,7 @@ def save(core_map: CoreMap, path: Path) -> None:
         file.attrs["version"] = VERSION
         file.attrs["description"] = description
         file.attrs["provenance"] = provenance
-        file.attrs["sha256"] = _content_hash(description, provenance, arrays)
+        file.attrs["sha256"] = content_sha256((description, provenance), arrays)
         for name, array in arrays.items():
             if array.size > 64:
                 file.create_dataset(name, data=array, compression="gzip", compression_opts=4, shuffle=True)
@@ -309,7 +308,7 @@ def _read(file: h5py.File, path: Path) -> CoreMap:
         raise ValueError(f"it declares {sizes['C']} cores, the range is 1..{MAX_CORES}")
     _check_declared(file, sizes, path.stat().st_size)
     arrays = {name: file[name][...] for name in (*ARRAYS, *TRANSDUCTION)}
-    found = _content_hash(attributes["description"], attributes["provenance"], arrays)
+    found = content_sha256((attributes["description"], attributes["provenance"]), arrays)
     if found != attributes["sha256"]:
         raise ValueError(f"its content hashes to {found[:12]}, {str(attributes['sha256'])[:12]} was written")
     layer = description["transduction"]
@@ -369,13 +368,3 @@ def _check_declared(file: h5py.File, sizes: Mapping[str, int], file_bytes: int) 
                 f"{name} brings the declared content to {declared} bytes, "
                 f"a file of {file_bytes} bytes holds at most {MAX_DEFLATE_RATIO * file_bytes}"
             )
-
-
-def _content_hash(description: str, provenance: str, arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    """Return the SHA-256 of the header texts and of every array's name, dtype, shape and bytes."""
-    digest = hashlib.sha256(f"{description}\n{provenance}\n".encode())
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()

@@ -22,20 +22,30 @@ from student.integer_net import IntegerLayer, IntegerNet, sum_bound
 
 def first_deviation(core_map: CoreMap, net: IntegerNet) -> str | None:
     """Return what first departs from the net: core, neuron, axon, value and the value wanted; None: nothing does."""
+    return broken_rule(core_map) or departure(core_map, net)
+
+
+def broken_rule(core_map: CoreMap) -> str | None:
+    """Return the first rule of the target that the map breaks, and where; None: it obeys all."""
     broken = next(violations(core_map), None)
-    if broken is not None:
-        return f"the map breaks the rule {broken.rule!r}: {broken.what}"
+    return None if broken is None else f"the map breaks the rule {broken.rule!r}: {broken.what}"
+
+
+def departure(core_map: CoreMap, net: IntegerNet) -> str | None:
+    """Return what first departs from the net in a map that obeys the rules; None: nothing does."""
     return next(_deviations(core_map, net), None)
 
 
 def _deviations(core_map: CoreMap, net: IntegerNet) -> Iterator[str]:
     shapes = net.shapes()
-    if (
-        core_map.layer_shape_L3.tolist() != [list(shape) for shape in shapes]
-        or core_map.actions != net.actions
-    ):
-        yield f"the map has layers {core_map.layer_shape_L3.tolist()}, the net {shapes}"
-        return
+    layers = [list(shape) for shape in shapes]
+    for what, found, wanted in (
+        ("input", core_map.input_shape, net.input_shape), ("game", core_map.game, net.game),
+        ("actions", core_map.actions, net.actions), ("layers", core_map.layer_shape_L3.tolist(), layers),
+    ):  # fmt: skip
+        if found != wanted:
+            yield f"the map's {what}: {found}, the net's {wanted}"
+            return
     host, first = core_map.transduction, net.layers[0]
     for name in ("stride", "pad", "groups"):
         if getattr(host, name) != getattr(first, name):

@@ -156,14 +156,3 @@ def transduce_planned(plan: TransductionPlan, stack_CHW: npt.NDArray[np.uint8]) 
         np.ascontiguousarray(stack_CHW), plan.geometry, plan.offsets, plan.bounds, plan.theta_O, spikes_OHW
     )
     return spikes_OHW
-
-
-def transduce(layer: IntegerLayer, stack_CHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Return the spikes of a transduction layer for one stack, uint8 0/1 (O, H, W).
-
-    For many stacks make the plan once: :func:`plan_transduction`, :func:`transduce_planned`.
-
-    Raises:
-        ValueError: the layer does not fit the stack, or the stack is not uint8.
-    """
-    return transduce_planned(plan_transduction(layer, tuple(stack_CHW.shape)), stack_CHW)  # type: ignore[arg-type]

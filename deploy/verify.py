@@ -22,7 +22,7 @@ from configs.provenance import Provenance, file_sha256
 from configs.stage import StageResult, stop_on_signal
 from configs.verify import VerifyConfig
 from deploy.core_map import CoreMap, load
-from deploy.equivalence import first_deviation
+from deploy.equivalence import broken_rule, departure
 from deploy.frames import Frames
 from deploy.ladder import (
     REFERENCE,
@@ -66,12 +66,16 @@ def run(config: VerifyConfig, run_dir: Path, *, resume: bool = False) -> StageRe
 
 def _verify(config: VerifyConfig, net: IntegerNet, frames: Frames, artefact: Path) -> StageResult:
     core_map, unmapped = _core_map(config, net)
-    deviation = first_deviation(core_map, net) if core_map is not None else None
+    broken = deviation = None
+    if core_map is not None:
+        broken = broken_rule(core_map)
+        deviation = broken or departure(core_map, net)
     rungs = [naive_rung(net, config.naive_frames), packed_rung(net, len(frames))]
     if config.naive_frames == 0:
         rungs[0].skipped = "its number of frames is 0"
-    if core_map is None:
-        rungs += [Rung(name, None, 0, skipped=unmapped) for name in ("cores", "cores-pipelined")]
+    if core_map is None or broken is not None:
+        reason = unmapped if core_map is None else "the map breaks a rule, see core_map"
+        rungs += [Rung(name, None, 0, skipped=reason) for name in ("cores", "cores-pipelined")]
     else:
         rungs += core_rungs(CoreSimulator(core_map), len(frames))
     stock = (config.stock_frames, config.stock_synapses, config.stock_target)
@@ -121,10 +125,12 @@ def _core_map(config: VerifyConfig, net: IntegerNet) -> tuple[CoreMap | None, st
             return None, f"it does not map to truenorth: {error}"
     core_map = load(config.core_map)
     wanted = [list(shape) for shape in net.shapes()]
-    if core_map.layer_shape_L3.tolist() != wanted or core_map.actions != net.actions:
+    theirs = core_map.game, core_map.input_shape, core_map.layer_shape_L3.tolist(), core_map.actions
+    ours = net.game, net.input_shape, wanted, net.actions
+    if theirs != ours:
         raise UserError(
-            f"{config.core_map}: maps a net of layers {core_map.layer_shape_L3.tolist()} with "
-            f"{core_map.actions} actions, {config.student} has {wanted} with {net.actions}",
+            "{}: maps a net of {}, input {}, layers {} with {} actions".format(config.core_map, *theirs)
+            + ", {} is of {}, input {}, layers {} with {}".format(config.student, *ours),
             "map this student with `spikestill map`, or give the student that was mapped",
         )
     return core_map, ""

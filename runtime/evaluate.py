@@ -26,6 +26,7 @@ from teacher.evaluation import Evaluation, ScoresFunction, evaluate
 from teacher.machine import cores
 
 ARTEFACT = "evaluate.json"
+SCHEMA, VERSION = "spikestill.evaluate", 1
 STICKY = 0.25
 
 
@@ -49,7 +50,9 @@ def run(config: EvaluateConfig, run_dir: Path, *, resume: bool = False) -> Stage
         summary["sticky"] = _measure(config, dataclasses.replace(config.environment, sticky=STICKY), paths)
     provenance = Provenance.of(config, config.seed, paths)
     artefact = Path(run_dir) / ARTEFACT
-    document = {**summary, "provenance": dataclasses.asdict(provenance)}
+    document = {
+        "schema": SCHEMA, "version": VERSION, **summary, "provenance": dataclasses.asdict(provenance)
+    }  # fmt: skip
     write_text(artefact, json.dumps(document, indent=1) + "\n")
     return StageResult(artefact, summary)
 
@@ -119,11 +122,11 @@ def _scores_function(name: str, game: str, actions: int, paths: dict[str, Path])
         # Every action is explored; the scores do not matter.
         yield lambda obs_BCHW: np.zeros((len(obs_BCHW), actions))
     elif name in ("teacher", "fp16"):
-        from teacher.policy import load_teacher
+        from teacher.policy import in_fixed_batches, load_teacher
 
         policy = load_teacher(paths["teacher"], "fp32" if name == "teacher" else "fp16")
         check_file_game(paths["teacher"], policy.game, policy.actions, game, actions)
-        yield policy.q_values
+        yield in_fixed_batches(policy.q_values)
     elif name == "student":
         # The kernel lets go of the interpreter; each thread has an agent of its own.
         agents = [make_agent(name, paths["student"], game, actions) for _ in range(cores())]

@@ -23,6 +23,7 @@ from runtime.loop import play_live
 from runtime.telemetry import Telemetry
 
 ARTEFACT = "play.json"
+SCHEMA, VERSION = "spikestill.play", 1
 
 
 def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
@@ -51,7 +52,9 @@ def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResu
         interrupted = bool(stop)
     summary |= telemetry.summary() | {"interrupted": interrupted}
     provenance = Provenance.of(config, config.seed, {role: path})
-    document = {**summary, "provenance": dataclasses.asdict(provenance)}
+    document = {
+        "schema": SCHEMA, "version": VERSION, **summary, "provenance": dataclasses.asdict(provenance)
+    }  # fmt: skip
     artefact = Path(run_dir) / ARTEFACT
     write_text(artefact, json.dumps(document, indent=1) + "\n")
     return StageResult(artefact, summary, finished=not interrupted)

@@ -13,11 +13,11 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs.errors import UserError
+from configs.errors import BackendError, UserError
 from configs.stage import StageResult
 from spikestill.verbs import VERBS, Verb
 
@@ -99,9 +99,7 @@ def _run(verb: Verb, config: Any, run_dir: Path, arguments: Arguments, debug: bo
     as_json, resume = "json" in arguments.common, "resume" in arguments.common
     try:
         # What libraries print goes to standard error: standard output is the summary's.
-        with contextlib.redirect_stdout(sys.stderr):
-            if verb.writes:
-                save_config(verb, config, run_dir)
+        with contextlib.redirect_stdout(sys.stderr), saved_config(verb, config, run_dir):
             result = verb.run(config, run_dir, resume=resume)
     except BrokenPipeError:
         raise
@@ -116,12 +114,34 @@ def _run(verb: Verb, config: Any, run_dir: Path, arguments: Arguments, debug: bo
     return INTERRUPTED
 
 
-def save_config(verb: Verb, config: Any, run_dir: Path) -> None:
-    """Write the resolved options of a run to ``run_dir/VERB.config.yaml``."""
+@contextlib.contextmanager
+def saved_config(verb: Verb, config: Any, run_dir: Path) -> Iterator[None]:
+    """Keep the resolved options of a run in ``run_dir/VERB.config.yaml``.
+
+    Where the run fails before it writes its artefact, what lay there before is put back.
+    """
     from configs.atomic import write_text
     from configs.loading import to_yaml
 
-    write_text(run_dir / f"{verb.name}.config.yaml", to_yaml(config))
+    if not verb.writes:
+        yield
+        return
+    path, artefact = run_dir / f"{verb.name}.config.yaml", run_dir / (verb.artefact or "")
+    before, stamp = path.read_text(encoding="utf-8") if path.is_file() else None, _stamp(artefact)
+    write_text(path, to_yaml(config))
+    try:
+        yield
+    except Exception:
+        if _stamp(artefact) == stamp:
+            if before is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_text(path, before)
+        raise
+
+
+def _stamp(path: Path) -> int | None:
+    return path.stat().st_mtime_ns if path.is_file() else None
 
 
 def report(verb: Verb, result: StageResult, as_json: bool) -> None:
@@ -294,6 +314,9 @@ def _failed(error: Exception, debug: bool) -> int:
         import traceback
 
         traceback.print_exception(error)
+        return FAILED
+    if isinstance(error, BackendError):
+        print(f"spikestill: {error}\n`spikestill doctor` says what works here.", file=sys.stderr)
         return FAILED
     text = " ".join(str(error).split())
     if isinstance(error, OSError) and not isinstance(error, UserError):

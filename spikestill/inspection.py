@@ -86,7 +86,9 @@ def schema_of(path: Path) -> str:
     with open(path, "rb") as file:
         head = file.read(8)
         if head == HDF5_MAGIC:
-            return _hdf5_schema(path)
+            from dataset.format import hdf5_schema
+
+            return hdf5_schema(path)
         size = int.from_bytes(head, "little")
         try:
             if len(head) < 8 or not 2 <= size <= HEADER_BYTES:
@@ -97,16 +99,6 @@ def schema_of(path: Path) -> str:
             raise UserError(
                 f"{path}: neither safetensors nor HDF5 ({error})", "give a file that spikestill wrote"
             ) from error
-
-
-def _hdf5_schema(path: Path) -> str:
-    import h5py
-
-    try:
-        with h5py.File(path, "r") as file:
-            return str(file.attrs.get("schema", ""))
-    except OSError as error:
-        raise UserError(f"{path}: damaged HDF5 ({error})", "make it again") from error
 
 
 def _teacher(path: Path) -> Contents:

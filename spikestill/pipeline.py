@@ -7,6 +7,7 @@ key with which a stage was begun, so that an interrupted stage is resumed and no
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import sys
@@ -14,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from configs.artefacts import INPUTS, REPORT
+from configs.artefacts import GAME, INPUTS, REPORT, RESUMED_FROM
 from configs.atomic import write_text
 from configs.errors import UserError
 from configs.loading import plain
@@ -25,6 +26,8 @@ from spikestill.verbs import VERBS
 
 STATE = "pipeline.json"
 SCHEMA, VERSION = "spikestill.pipeline", 1
+# The one option that names a file which a stage writes: the video of ``play``.
+WRITTEN = "record"
 
 
 class State:
@@ -65,19 +68,28 @@ class State:
         return str(known[2])
 
 
+def files_read(name: str, config: Any) -> dict[str, Path]:
+    """Return option to file for every file that a stage reads."""
+    files = {option: Path(getattr(config, option)) for option in INPUTS[name]}
+    given = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return files | {
+        option: value for option, value in given.items() if isinstance(value, Path) and option != WRITTEN
+    }
+
+
 def stage_key(name: str, config: Any, state: State) -> str:
     """Return the hash of what a stage's artefact depends on: options, and content of the files it reads.
 
     Raises:
         UserError: a file that it reads is missing.
     """
-    options = {option: value for option, value in plain(config).items() if option not in INPUTS[name]}
-    options.pop("record", None)  # where the recording is written changes nothing
+    files = files_read(name, config)
+    options = {option: value for option, value in plain(config).items() if option not in files}
+    options.pop(WRITTEN, None)  # where the recording is written changes nothing
     parents = {}
-    for option in INPUTS[name]:
-        path = Path(getattr(config, option))
+    for option, path in files.items():
         if not path.is_file():
-            raise UserError(f"{path}: missing; {name} reads it", "run the pipeline from the start")
+            raise UserError(f"{path}: missing; {name} reads it", f"check --{name}.{option}, or begin anew")
         parents[option] = state.sha256(path)
     text = json.dumps({"stage": name, "options": options, "parents": parents}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -87,6 +99,8 @@ def up_to_date(name: str, key: str, run_dir: Path, state: State) -> bool:
     """Return True where the stage's artefact was made with ``key`` and has not been changed since."""
     saved = state.stages.get(name, {})
     artefact = run_dir / VERBS[name].artefact
+    if name == "play" and not (run_dir / GAME).is_file():
+        return False
     return (
         saved.get("finished") is True
         and saved.get("key") == key
@@ -136,6 +150,12 @@ def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) ->
     before = state.stages.get(name, {})
     resume = VERBS[name].resumable and before.get("key") == key and before.get("finished") is False
     spent = before.get("seconds", 0.0) if resume else 0.0
+    if name in RESUMED_FROM and not resume:
+        # What an earlier key left must not be there once this one counts as begun: a kill may come before the stage
+        # itself replaces it. Only a stage may refuse to replace what it is to read.
+        left = run_dir / RESUMED_FROM[name]
+        if left.resolve() not in {path.resolve() for path in files_read(name, config).values()}:
+            left.unlink(missing_ok=True)
     state.stages[name] = {"key": key, "finished": False, "seconds": spent, "summary": {}}
     state.save()
     began = time.monotonic()

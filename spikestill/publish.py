@@ -30,7 +30,8 @@ CURVE_POINTS = 60
 
 def machine() -> dict[str, Any]:
     """Return the machine that scores: processor, cores, Python."""
-    from teacher.machine import cores, processor
+    from configs.provenance import processor
+    from teacher.machine import cores
 
     return {"processor": processor(), "cores": cores(), "python": platform.python_version()}
 
@@ -78,6 +79,7 @@ def card(kind: str, game: str, summary: dict[str, Any], path: Path, provenance: 
         "commit": provenance.commit,
         "versions": provenance.versions,
         "parents": provenance.parents,
+        "trained_on": provenance.machine,
         "scored_on": machine(),
     }
 
@@ -171,6 +173,8 @@ def publish_teacher(game: str, source: Path, folder: Path, episodes: int, earlie
     document = card("teacher", game, summary, path, provenance)
     document |= {"random": summary["random"]["mean"], "source_sha256": file_sha256(source)}
     document |= teacher_curve(source.parent) | {"went_on_from": went_on_from}
+    stages = [*went_on_from, document]
+    document["training_frames_in_all"] = sum(stage["training_frames"] for stage in stages)
     write_text(folder / "teacher.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 

@@ -24,7 +24,6 @@ class Verb:
         function: ``module:function`` with the signature ``(config, run_dir, *, resume) -> StageResult``.
         artefact: name of the file that it writes into its run folder.
         positional: the option that a bare word after the verb sets, '' for none.
-        resumable: True where ``--resume`` goes on with what an interrupted run left.
         writes: True where it leaves an artefact, and so gets a run folder and a copy of its config.
     """
 
@@ -35,13 +34,17 @@ class Verb:
     function: str
     artefact: str = ""
     positional: str = ""
-    resumable: bool = False
     writes: bool = True
 
     @property
     def inputs(self) -> Mapping[str, str]:
         """Option that names a file, to that file's name in a run folder."""
         return artefacts.INPUTS.get(self.name, {})
+
+    @property
+    def resumable(self) -> bool:
+        """``--resume`` goes on with what an interrupted run left."""
+        return self.name in artefacts.RESUMED_FROM
 
     def config_class(self) -> type:
         """Import and return the options' dataclass."""
@@ -77,7 +80,6 @@ VERBS: dict[str, Verb] = {
             function="teacher.teach:run",
             artefact=artefacts.TEACHER,
             positional="environment.game",
-            resumable=True,
         ),
         Verb(
             name="import",
@@ -98,7 +100,6 @@ VERBS: dict[str, Verb] = {
             function="student.rollout:run",
             artefact=artefacts.BUFFER,
             positional="environment.game",
-            resumable=True,
         ),
         Verb(
             name="distill",
@@ -108,7 +109,6 @@ VERBS: dict[str, Verb] = {
             config="configs.distill:DistillConfig",
             function="student.distill:run",
             artefact=artefacts.STUDENT,
-            resumable=True,
         ),
         Verb(
             name="map",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import time
@@ -13,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from configs import curve
+from configs.artefacts import RESUMED_FROM
 from configs.distill import DistillConfig
 from configs.errors import UserError
 from configs.loading import plain
@@ -37,10 +40,10 @@ from teacher.learner import compute_device
 from teacher.machine import cores, keep_freed_memory
 from teacher.precision.formats import number_format
 from teacher.q_network import Weights
-from teacher.teach import check_same_config
+from teacher.teach import check_same_config, check_same_format
 
 ARTEFACT = "student.safetensors"
-CHECKPOINT = "distill-checkpoint.safetensors"
+CHECKPOINT = RESUMED_FROM["distill"]
 METRICS = "distill.jsonl"
 SCHEMA = "spikestill.distill-checkpoint"
 VALIDATION_FRAMES = 1_024
@@ -50,8 +53,8 @@ HINT_BATCHES = 40
 # In the last part of the training the forward pass uses the running statistics, as the deployed net does.
 RENORMALISED_SHARE = 0.1
 # Options that may differ between a run and its resumption. ``steps`` lengthens or shortens a training: the learning
-# rate then follows the new length from there on.
-FREE_OPTIONS = ("checkpoint_minutes", "buffer", "log_steps", "teacher", "steps", "initial")
+# rate then follows the new length from there on. ``precision`` is compared as what it stands for, files by content.
+FREE_OPTIONS = ("checkpoint_minutes", "buffer", "log_steps", "teacher", "steps", "initial", "precision")
 
 
 def learning_rate(config: DistillConfig, step: int) -> float:
@@ -71,9 +74,19 @@ class Distillation:
         config: the options.
         reader: the buffer.
         teacher: whose hidden units are the hints; None: train without hints.
+        checkpoint: what an interrupted training left, to go on from it; None: begin.
+
+    Raises:
+        UserError: the network to begin with, or the checkpoint, cannot be used.
     """
 
-    def __init__(self, config: DistillConfig, reader: BufferReader, teacher: Weights | None = None) -> None:
+    def __init__(
+        self,
+        config: DistillConfig,
+        reader: BufferReader,
+        teacher: Weights | None = None,
+        checkpoint: Path | None = None,
+    ) -> None:
         self.config, self.reader = config, reader
         self.device = compute_device(config.device)
         self.rng = np.random.default_rng([config.seed, 6])
@@ -81,13 +94,14 @@ class Distillation:
         self.layers = architecture(config.architecture)
         if config.window == "centred":
             self.layers = centred(self.layers, integer_net.STACK_SHAPE[1])
+        self.format = number_format(config.precision, self.device)
         self.network = StudentNetwork(
             self.layers,
             reader.actions,
             hysteresis=config.hysteresis,
             sparsity=config.sparsity,
             seed=config.seed,
-            dtype=number_format(config.precision, self.device).body,
+            dtype=self.format.body,
             game=reader.game,
         ).to(self.device)
         layers = self.network.ternary_layers()
@@ -102,19 +116,23 @@ class Distillation:
         else:
             self.optimizer = torch.optim.SGD(self.parameters, lr=config.learning_rate, momentum=0.9)
         self.step = 0
-        self.shares = min(cores(), config.batch_size // 2) if self.device.type == "cpu" else 1
-        if config.batch_size % self.shares:
-            self.shares = 1
+        most = min(cores(), config.batch_size // 2) if self.device.type == "cpu" else 1
+        # Every share has as many transitions, for each counts as much in the statistics.
+        self.shares = next(count for count in range(max(1, most), 0, -1) if config.batch_size % count == 0)
         self.pool = ThreadPoolExecutor(
             self.shares, "gradient", initializer=torch.set_num_threads, initargs=(1,)
         )
-        if config.initial is not None:
+        self.parents = {"buffer": file_sha256(config.buffer)}
+        if config.initial is not None and checkpoint is None:
             self._begin_with(config.initial)
+            self.parents["initial"] = file_sha256(config.initial)
         self.hints = self._make_hints(teacher) if teacher is not None else None
         if self.hints is not None:
             self.hint_optimizer = torch.optim.Adam(
                 self.hints.parameters, lr=config.hint_learning_rate, fused=True
             )
+        if checkpoint is not None:
+            self.restore(checkpoint)
 
     def _begin_with(self, checkpoint: Path) -> None:
         tensors, metadata = read_tensors(
@@ -256,27 +274,35 @@ class Distillation:
             tensors |= {f"hints.{name}": tensor for name, tensor in hints.items()}
         write_tensors(
             path, {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, SCHEMA, provenance,
-            counters=json.dumps({"step": self.step, "rng": self.rng.bit_generator.state}),
+            counters=json.dumps({
+                "step": self.step, "rng": self.rng.bit_generator.state, "shares": self.shares,
+                "precision": self.format.name,
+            }),
             config=json.dumps(plain(self.config)),
         )  # fmt: skip
 
-    def restore(self, path: Path, parent: str) -> None:
-        """Restore what :meth:`save` wrote.
+    def provenance(self) -> Provenance:
+        """Return where the student comes from; a resumed one from the files that it began with."""
+        found = Provenance.of(self.config, self.config.seed)
+        return dataclasses.replace(found, parents=self.parents)
 
-        Args:
-            path: the checkpoint.
-            parent: SHA-256 of the buffer that must have been its parent.
+    def restore(self, path: Path) -> None:
+        """Restore what :meth:`save` wrote.
 
         Raises:
             UserError: the file cannot be read, or belongs to another buffer or other options.
         """
         tensors, metadata = read_tensors(path, SCHEMA, "start again without --resume")
         check_same_config(json.loads(metadata["config"]), plain(self.config), path, FREE_OPTIONS)
-        if Provenance.from_json(metadata["provenance"]).parents.get("buffer") != parent:
+        parents = Provenance.from_json(metadata["provenance"]).parents
+        if parents.get("buffer") != self.parents["buffer"]:
             raise UserError(
                 f"{path}: was trained on another buffer than {self.config.buffer}",
                 "give that buffer, or start again without --resume",
             )
+        counters = json.loads(metadata["counters"])
+        check_same_format(counters.get("precision"), self.format.name, self.config.precision, path)
+        self.parents = dict(parents)
         self._load_network(tensors)
         restore_optimizer(self.optimizer, tensors)
         if self.hints is not None:
@@ -287,8 +313,9 @@ class Distillation:
             }
             self.hints.set_state(hints)
             restore_optimizer(self.hint_optimizer, hints)
-        counters = json.loads(metadata["counters"])
         self.step = counters["step"]
+        # Each share normalises by itself: the machine's cores must not change what it is.
+        self.shares = counters.get("shares", self.shares)
         self.rng.bit_generator.state = counters["rng"]
 
     def close(self) -> None:
@@ -324,31 +351,35 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
     torch.set_num_threads(cores())
     checkpoint, metrics = run_dir / CHECKPOINT, run_dir / METRICS
     keep_freed_memory()
-    parents = {"buffer": config.buffer}
-    if config.initial is not None:
-        parents["initial"] = config.initial
+    resume = resume and checkpoint.exists()
+    if config.initial is not None and config.initial.resolve() == checkpoint.resolve() and not resume:
+        raise UserError(
+            f"{config.initial}: this training would replace it in {run_dir}", "give another --run_dir"
+        )
     with BufferReader(config.buffer) as reader:
-        teacher = None
-        if config.hint_weight:
-            parents["teacher"] = hinting_teacher(config, reader)
-            teacher = read_teacher(parents["teacher"])[0]
-        provenance = Provenance.of(config, config.seed, parents)
-        training = Distillation(config, reader, teacher)
-        if resume and checkpoint.exists():
-            training.restore(checkpoint, provenance.parents["buffer"])
+        hinting = hinting_teacher(config, reader) if config.hint_weight else None
+        teacher = None if hinting is None else read_teacher(hinting)[0]
+        training = Distillation(config, reader, teacher, checkpoint if resume else None)
+        if hinting is not None:
+            training.parents["teacher"] = file_sha256(hinting)
+        provenance, spent = training.provenance(), 0.0
+        if resume:
+            spent = curve.cut(metrics, training.step)
         else:
-            metrics.unlink(missing_ok=True)
+            # A later --resume must not go on from what another training left here.
+            for left in (checkpoint, metrics):
+                left.unlink(missing_ok=True)
         began = saved = time.monotonic()
         first = training.step
-        loss = agreement = 0.0
+        found: list[tuple[float, float]] = []
         with stop_on_signal() as stop, Progress("distill", config.steps, "batches", training.step) as bar:
             while training.step < config.steps and not stop:
-                step_loss, step_agreement = training.train_step()
-                loss, agreement = loss + step_loss, agreement + step_agreement
-                bar.advance(1, loss=step_loss, agreement=step_agreement)
+                found.append(training.train_step())
+                bar.advance(1, loss=found[-1][0], agreement=found[-1][1])
                 if training.step % config.log_steps == 0:
-                    _log(training, metrics, loss / config.log_steps, agreement / config.log_steps, began)
-                    loss = agreement = 0.0
+                    loss, agreement = np.mean(found, axis=0)
+                    _log(training, metrics, loss, agreement, spent + time.monotonic() - began)
+                    found.clear()
                 if time.monotonic() - saved >= 60.0 * config.checkpoint_minutes:
                     training.save(checkpoint, provenance)
                     saved = time.monotonic()
@@ -369,18 +400,17 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
     return StageResult(run_dir / ARTEFACT, summary, finished)
 
 
-def _log(training: Distillation, metrics: Path, loss: float, agreement: float, began: float) -> None:
+def _log(training: Distillation, metrics: Path, loss: float, agreement: float, seconds: float) -> None:
     validation = training.validate()
     values = {
         "step": training.step,
         "samples": training.step * training.config.batch_size,
-        "seconds": round(time.monotonic() - began, 1),
+        "seconds": round(seconds, 1),
         "learning_rate": learning_rate(training.config, training.step),
-        "loss": loss,
-        "agreement": agreement,
+        "loss": float(loss),
+        "agreement": float(agreement),
         "validation_loss": validation["loss"],
         "validation_agreement": validation["agreement"],
         "validation_regret": validation["regret"],
     }
-    with open(metrics, "a", encoding="utf-8") as file:
-        file.write(json.dumps(values) + "\n")
+    curve.append(metrics, values)

@@ -14,18 +14,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from configs.atomic import atomic_path
 from configs.errors import UserError
-from configs.provenance import Provenance
+from configs.provenance import Provenance, content_sha256
 
 SCHEMA = "spikestill.student"
-VERSION = 1
+VERSION = 2
 STACK_SHAPE = (4, 84, 84)
 MAX_PIXEL = 255
 
@@ -247,7 +248,7 @@ def save(net: IntegerNet, path: Path, provenance: Provenance) -> None:
     """Write the net to a safetensors file, weights packed to 2 bits, atomically.
 
     Tensors ``layer.N.weight`` (uint8, packed) and ``layer.N.theta`` (int32); the metadata's ``net``
-    holds the geometry, ``schema``, ``version`` and ``provenance`` the rest.
+    holds the geometry, ``schema``, ``version`` and ``provenance`` the rest, ``sha256`` the hash of all of it.
     """
     from safetensors.numpy import save as serialise
 
@@ -270,21 +271,23 @@ def save(net: IntegerNet, path: Path, provenance: Provenance) -> None:
         "input_shape": list(net.input_shape),
         "game": net.game,
     }
+    texts = json.dumps(description), provenance.to_json()
     metadata = {
         "schema": SCHEMA,
         "version": str(VERSION),
-        "net": json.dumps(description),
-        "provenance": provenance.to_json(),
+        "net": texts[0],
+        "provenance": texts[1],
+        "sha256": content_sha256(texts, tensors),
     }
     with atomic_path(path) as temporary:
         temporary.write_bytes(serialise(tensors, metadata=metadata))
 
 
 def load(path: Path) -> tuple[IntegerNet, Provenance]:
-    """Read a net and its provenance, checking schema, version, shapes, dtypes and ranges.
+    """Read a net and its provenance, checking schema, version, hash (from version 2 on), shapes, dtypes and ranges.
 
     Raises:
-        UserError: the file is missing, truncated, foreign, newer, or holds an impossible net.
+        UserError: the file is missing, truncated, foreign, newer, altered, or holds an impossible net.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -302,6 +305,8 @@ def load(path: Path) -> tuple[IntegerNet, Provenance]:
                     f"{path}: format version {metadata['version']}, this program reads up to {VERSION}",
                     "update spikestill",
                 )
+            if int(metadata["version"]) >= 2:
+                _check_hash(file, metadata)
             description = json.loads(metadata["net"])
             layers = tuple(_read_layers(file, description["layers"]))
             net = IntegerNet(
@@ -315,6 +320,13 @@ def load(path: Path) -> tuple[IntegerNet, Provenance]:
         raise
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: not a readable student: {error}", remedy) from error
+
+
+def _check_hash(file: Any, metadata: Mapping[str, str]) -> None:
+    tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    found = content_sha256((metadata["net"], metadata["provenance"]), tensors)
+    if found != metadata["sha256"]:
+        raise ValueError(f"its content hashes to {found[:12]}, {metadata['sha256'][:12]} was written")
 
 
 def _read_layers(file: object, geometry: list[dict[str, object]]) -> Iterator[IntegerLayer]:

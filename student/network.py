@@ -108,8 +108,11 @@ class StudentNetwork(nn.Module):
         sparsity: weight of the mean firing rate in the loss.
         seed: of the initial weights.
         dtype: format of the products after the first layer.
-        input_shape: (C, H, W) of the uint8 input.
+        input_shape: (C, H, W) of the uint8 input, H = W.
         game: the game in snake case.
+
+    Raises:
+        ValueError: H and W differ.
     """
 
     def __init__(
@@ -125,6 +128,8 @@ class StudentNetwork(nn.Module):
         game: str = "",
     ) -> None:
         super().__init__()
+        if input_shape[1] != input_shape[2]:
+            raise ValueError(f"input must be as high as wide, got {input_shape}")
         self.actions, self.sparsity, self.dtype = actions, sparsity, dtype
         self.input_shape, self.game = input_shape, game
         generator = torch.Generator().manual_seed(seed)

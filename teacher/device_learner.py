@@ -41,6 +41,7 @@ class DeviceLearner(Learner):
         rounds = config.updates_per_round
         self.uniform = torch.zeros((rounds, config.batch_size), dtype=torch.float64, device=self.device)
         self.found = torch.zeros((rounds, 3), device=self.device)
+        self.leaves = torch.zeros((rounds, config.batch_size), dtype=torch.int64, device=self.device)
         self.index = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.beta = torch.zeros((), dtype=torch.float64, device=self.device)
         self.shown = {name: weight.detach().clone() for name, weight in self.working.items()}
@@ -93,6 +94,7 @@ class DeviceLearner(Learner):
         self.step_weights()
         replay.set_priorities(drawn.leaves, error)
         self.found.index_copy_(0, self.index, torch.stack([loss, q.mean(), norm])[None])
+        self.leaves.index_copy_(0, self.index, drawn.leaves[None])
         self.index += 1
 
     def learn(
@@ -110,10 +112,12 @@ class DeviceLearner(Learner):
             self._one()
         found = self.found[:updates].cpu().tolist()
         reports = [UpdateReport(loss, q, norm, np.empty(0, np.float32)) for loss, q, norm in found]
-        for number, report in enumerate(reports, self.updates):
+        for number, report in enumerate(reports):
             if not (np.isfinite(report.loss) and np.isfinite(report.gradient_norm)):
+                slots = [divmod(leaf, self.replay.num_envs) for leaf in self.leaves[number, :4].tolist()]
                 raise DivergedError(
-                    f"update {number}: loss {report.loss}, gradient norm {report.gradient_norm}: not finite",
+                    f"update {self.updates + number}: loss {report.loss}, gradient norm {report.gradient_norm}: not "
+                    f"finite; the batch's first replay slots (time, environment) are {slots}",
                     "lower --learning_rate, then go on from the last checkpoint with --resume",
                 )
         self.updates += updates

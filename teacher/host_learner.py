@@ -112,6 +112,16 @@ class HostLearner(Learner):
         batch = self.replay.sample(rng, 64, 0.0)
         return self.dead_fractions(self.stacks(self.replay.stacks(batch.time, batch.env)))
 
+    def state(self) -> dict[str, Tensor]:
+        """See :meth:`teacher.learner.Learner.state`; and the shares, on whose number the sums' rounding depends."""
+        return super().state() | {"shares": torch.tensor(self.shares)}
+
+    def set_state(self, tensors: dict[str, Tensor]) -> None:
+        """Restore what :meth:`state` returned."""
+        super().set_state(tensors)
+        if self.device.type == "cpu" and "shares" in tensors:
+            self.shares = int(tensors["shares"])
+
     def close(self) -> None:
         """End the gradient threads."""
         self.pool.shutdown()

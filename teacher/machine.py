@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 import threading
 from pathlib import Path
@@ -16,17 +15,6 @@ def native_bf16() -> bool:
     except OSError:
         return False
     return "avx512_bf16" in flags or "amx_bf16" in flags
-
-
-def processor() -> str:
-    """Return the CPU's model name as the system reports it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="ignore").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def cores() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -79,6 +80,24 @@ class ProgramPolicy:
         """
         check_stacks(obs_BCHW)
         return self._network(obs_BCHW)
+
+
+def in_fixed_batches(
+    q_values: Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]], rows: int = 8
+) -> Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]:
+    """Return ``q_values`` asked ``rows`` stacks at a time, the last batch filled up with zeros.
+
+    Matrix products round by the shape of the whole batch: so a stack's Q-values are the same bits, whatever stands
+    beside it.
+    """
+
+    def ask(obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        filled = np.zeros((-(-len(obs_BCHW) // rows) * rows, *obs_BCHW.shape[1:]), np.uint8)
+        filled[: len(obs_BCHW)] = obs_BCHW
+        found = [q_values(filled[first : first + rows]) for first in range(0, len(filled), rows)]
+        return np.concatenate(found)[: len(obs_BCHW)]
+
+    return ask
 
 
 def check_stacks(obs_BCHW: npt.NDArray[np.uint8]) -> None:

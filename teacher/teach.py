@@ -7,7 +7,9 @@ result does not depend on which of the two is faster, and a resumed run equals o
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from configs import curve
+from configs.artefacts import RESUMED_FROM
 from configs.errors import UserError
 from configs.loading import plain
 from configs.progress import Progress
-from configs.provenance import Provenance
+from configs.provenance import Provenance, file_sha256
 from configs.stage import StageResult, stop_on_signal
 from configs.teach import TeachConfig
 from teacher.actor import Actor, Transition
@@ -41,7 +45,7 @@ from teacher.q_network import Weights
 from teacher.replay import Replay
 
 ARTEFACT = "teacher.safetensors"
-CHECKPOINT = "teach-checkpoint.safetensors"
+CHECKPOINT = RESUMED_FROM["teach"]
 METRICS = "teach.jsonl"
 LOG_UPDATES = 1_000
 
@@ -71,9 +75,17 @@ def _prepare_acting() -> None:
 
 
 class Training:
-    """The whole state of a training: actor, replay, learner and counters."""
+    """The whole state of a training: actor, replay, learner and counters.
 
-    def __init__(self, config: TeachConfig) -> None:
+    Args:
+        config: the options.
+        checkpoint: what an interrupted training left, to go on from it; None: begin.
+
+    Raises:
+        UserError: the teacher to begin with, or the checkpoint, cannot be used.
+    """
+
+    def __init__(self, config: TeachConfig, checkpoint: Path | None = None) -> None:
         self.config = config
         torch.set_num_threads(1)
         keep_freed_memory()
@@ -83,14 +95,18 @@ class Training:
         # Where a GPU learns the cores are free to play.
         self.actor = self.pool.submit(Actor, config, max(1, cores() - 2) if on_gpu else 1).result()
         self.replay, self.learner = _learning(config, self.actor.actions)
-        if config.initial is not None:
-            self.learner.begin_with(_initial_weights(config, self.actor.actions))
         self.rng = np.random.default_rng([config.seed, 5])
         self.step = 0
         self.segment_began = 0
         self.target_due = config.target_period
         self.returns: deque[float] = deque(maxlen=100)
         self.games = 0
+        self.parents: dict[str, str] = {}
+        if checkpoint is not None:
+            self.restore(checkpoint)
+        elif config.initial is not None:
+            self.learner.begin_with(_initial_weights(config, self.actor.actions))
+            self.parents = {"initial": file_sha256(config.initial)}
 
     def round(self) -> list[UpdateReport]:
         """Run one round; return the reports of its updates (none before ``replay_start``)."""
@@ -106,7 +122,7 @@ class Training:
         for transition in acting.result():
             self._store(transition)
             self.step += config.num_envs
-        if self.step - self.segment_began >= config.segment_steps:
+        if self.step - self.segment_began >= config.segment_steps * config.num_envs:
             self._store(self.actor.boundary())
             self.actor.restart()
             self.segment_began = self.step
@@ -155,12 +171,17 @@ class Training:
         counters = {
             "step": self.step, "segment_began": self.segment_began, "target_due": self.target_due,
             "games": self.games, "returns": list(self.returns),
-            "rng": self.rng.bit_generator.state,
+            "rng": self.rng.bit_generator.state, "precision": self.learner.format.name,
         }  # fmt: skip
         write_tensors(
             path, tensors, CHECKPOINT_SCHEMA, provenance,
             counters=json.dumps(counters), config=json.dumps(plain(self.config)),
         )  # fmt: skip
+
+    def provenance(self) -> Provenance:
+        """Return where the teacher comes from; a resumed one from the files that it began with."""
+        found = Provenance.of(self.config, self.config.seed)
+        return dataclasses.replace(found, parents=self.parents)
 
     def restore(self, path: Path) -> None:
         """Restore the state that :meth:`save` wrote.
@@ -170,6 +191,8 @@ class Training:
         """
         tensors, metadata = read_tensors(path, CHECKPOINT_SCHEMA, "start again without --resume")
         check_same_config(json.loads(metadata["config"]), plain(self.config), path)
+        counters = json.loads(metadata["counters"])
+        check_same_format(counters.get("precision"), self.learner.format.name, self.config.precision, path)
         parts: dict[str, dict[str, Any]] = {"learner": {}, "actor": {}, "replay": {}}
         for name, tensor in tensors.items():
             part, _, inner = name.partition(".")
@@ -177,7 +200,7 @@ class Training:
         self.learner.set_state(parts["learner"])
         self.replay.set_state(parts["replay"])
         self.actor.set_state(parts["actor"])
-        counters = json.loads(metadata["counters"])
+        self.parents = dict(Provenance.from_json(metadata["provenance"]).parents)
         self.step, self.segment_began = counters["step"], counters["segment_began"]
         self.target_due, self.games = counters["target_due"], counters["games"]
         self.returns = deque(counters["returns"], maxlen=100)
@@ -217,8 +240,9 @@ def _initial_weights(config: TeachConfig, actions: int) -> Weights:
 
 
 # Options that may differ between a run and its resumption. ``steps`` lengthens or shortens a training: its
-# schedules then follow the new length from there on.
-FREE_OPTIONS = ("checkpoint_minutes", "steps")
+# schedules then follow the new length from there on. ``precision`` is compared as what it stands for, and the gradient
+# shares of ``threads`` are the checkpoint's.
+FREE_OPTIONS = ("checkpoint_minutes", "steps", "precision", "threads")
 
 
 def check_same_config(
@@ -233,6 +257,15 @@ def check_same_config(
             )
 
 
+def check_same_format(saved: str | None, now: str, precision: str, path: Path) -> None:
+    """Raise UserError where a checkpoint was trained in another number format; those before 2026-11-22 do not say."""
+    if saved is not None and saved != now:
+        raise UserError(
+            f"{path}: was trained in {saved}; --precision {precision} is {now} on this machine",
+            f"give --precision {saved}, or start in another --run_dir",
+        )
+
+
 def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
     """Train a teacher; write ``teacher.safetensors``, a checkpoint, ``teach.jsonl`` and TensorBoard logs.
 
@@ -243,14 +276,18 @@ def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageRes
 
     run_dir.mkdir(parents=True, exist_ok=True)
     checkpoint = run_dir / CHECKPOINT
-    training = Training(config)
-    parents = {} if config.initial is None else {"initial": config.initial}
-    provenance = Provenance.of(config, config.seed, parents)
-    if resume and checkpoint.exists():
-        training.restore(checkpoint)
+    resume = resume and checkpoint.exists()
+    training = Training(config, checkpoint if resume else None)
+    provenance = training.provenance()
+    spent, scalars = 0.0, run_dir / "tensorboard"
+    if resume:
+        spent = curve.cut(run_dir / METRICS, training.step)
     else:
-        (run_dir / METRICS).unlink(missing_ok=True)
-    board = SummaryWriter(str(run_dir / "tensorboard"))
+        # A later --resume must not go on from what another training left here.
+        for left in (checkpoint, run_dir / METRICS):
+            left.unlink(missing_ok=True)
+        shutil.rmtree(scalars, ignore_errors=True)
+    board = SummaryWriter(str(scalars), purge_step=training.step + 1)
     began, saved, logged = time.monotonic(), time.monotonic(), training.learner.updates // LOG_UPDATES
     first_step, skipped, scale = training.step, 0, training.learner.scale.value
     with stop_on_signal() as stop, Progress("teach", config.steps, "steps", training.step) as bar:
@@ -271,7 +308,8 @@ def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageRes
             if reports and training.learner.updates // LOG_UPDATES > logged:
                 logged = training.learner.updates // LOG_UPDATES
                 elapsed = time.monotonic() - began
-                _log(board, run_dir / METRICS, training, reports[-1], elapsed, first_step, skipped)
+                rate = (training.step - first_step) / elapsed
+                _log(board, run_dir / METRICS, training, reports[-1], spent + elapsed, rate, skipped)
                 if training.learner.scale.value < scale:
                     bar.say(
                         f"the loss scale fell from {scale:g} to {training.learner.scale.value:g}: gradients overflow "
@@ -307,8 +345,8 @@ def _log(
     metrics: Path,
     training: Training,
     report: UpdateReport,
-    elapsed: float,
-    first_step: int,
+    seconds: float,
+    steps_per_s: float,
     skipped: int,
 ) -> None:
     dead = training.learner.dead_units(np.random.default_rng(training.step))
@@ -316,8 +354,8 @@ def _log(
         "step": training.step,
         "frames": training.step * training.config.environment.frame_skip,
         "updates": training.learner.updates,
-        "seconds": round(elapsed, 1),
-        "steps_per_s": round((training.step - first_step) / elapsed, 1),
+        "seconds": round(seconds, 1),
+        "steps_per_s": round(steps_per_s, 1),
         "mean_return_100": training.mean_return(),
         "games": training.games,
         "epsilon": exploration_rate(training.config, training.step),
@@ -331,8 +369,7 @@ def _log(
             for layer, value in zip(("conv1", "conv2", "conv3", "hidden"), dead, strict=True)
         },
     }
-    with open(metrics, "a", encoding="utf-8") as file:
-        file.write(json.dumps(values) + "\n")
+    curve.append(metrics, values)
     for name, value in values.items():
         if name != "step" and isinstance(value, (int, float)):
             board.add_scalar(f"teach/{name}", value, training.step)

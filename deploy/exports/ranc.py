@@ -45,7 +45,7 @@ def write(core_map: CoreMap, stacks_BCHW: npt.NDArray[np.uint8], folder: Path) -
     """
     ranges = check_ranges(core_map)
     x_C, y_C = core_map.spec.on_grid(core_map.chip_C, core_map.x_C, core_map.y_C)
-    bus = [0, int(y_C.max()) + 1]
+    bus = output_bus(y_C)
     config = {
         "num_neurons": core_map.spec.neurons,
         "num_axons": core_map.spec.axons,
@@ -87,6 +87,11 @@ def write(core_map: CoreMap, stacks_BCHW: npt.NDArray[np.uint8], folder: Path) -
     return layout
 
 
+def output_bus(y_C: npt.NDArray[np.int64]) -> list[int]:
+    """Return (x, y) of the output's bus: the first place of the row behind the last core's."""
+    return [0, int(y_C.max()) + 1]
+
+
 def check_ranges(core_map: CoreMap) -> list[dict[str, Any]]:
     """Return what the map asks of RANC's fields and what they hold, one row a field.
 
@@ -94,7 +99,7 @@ def check_ranges(core_map: CoreMap) -> list[dict[str, Any]]:
     wide integers, RTL in signed 9 bits; only the number of outputs may exceed the RTL's field.
 
     Raises:
-        UserError: leak, potential, offset or delay does not fit; the first offender is named.
+        UserError: leak, potential, offset, axon or delay does not fit; the first offender is named.
     """
     used = core_map.used_CN
     driving = core_map.dest_core_CN != NONE
@@ -104,13 +109,20 @@ def check_ranges(core_map: CoreMap) -> list[dict[str, Any]]:
     least, most = smallest + np.minimum(leak, 0), largest + np.maximum(leak, 0)
     x_C, y_C = core_map.spec.on_grid(core_map.chip_C, core_map.x_C, core_map.y_C)
     target = np.where(driving, core_map.dest_core_CN, np.arange(core_map.cores)[:, None])
+    voting = np.zeros_like(driving)
+    voting[core_map.output_core_V, core_map.output_neuron_V] = True
+    bus_x, bus_y = output_bus(y_C)
+    dx = np.where(voting, bus_x, x_C[target]) - x_C[:, None]
+    dy = np.where(voting, bus_y, y_C[target]) - y_C[:, None]
+    tick = core_map.dest_delay_CN - 1
     rows = []
     for field, low, high, mask, allowed in (
         ("leak", leak, leak, used, RTL_POTENTIAL),
         ("potential", least, most, used, RTL_POTENTIAL),
-        ("dx", x_C[target] - x_C[:, None], x_C[target] - x_C[:, None], driving, RTL_OFFSET),
-        ("dy", y_C[target] - y_C[:, None], y_C[target] - y_C[:, None], driving, RTL_OFFSET),
-        ("destination_tick", core_map.dest_delay_CN - 1, core_map.dest_delay_CN - 1, driving, SCHEDULER),
+        ("dx", dx, dx, driving | voting, RTL_OFFSET),
+        ("dy", dy, dy, driving | voting, RTL_OFFSET),
+        ("destination_axon", core_map.dest_axon_CN, core_map.dest_axon_CN, driving, RTL_AXON),
+        ("destination_tick", tick, tick, driving, SCHEDULER),
     ):
         bad = mask & ((low < allowed[0]) | (high > allowed[1]))
         if bad.any():
@@ -122,6 +134,17 @@ def check_ranges(core_map: CoreMap) -> list[dict[str, Any]]:
             )
         bounds = (int(low[mask].min()), int(high[mask].max())) if mask.any() else (0, 0)
         rows.append(_row(field, bounds, allowed))
+    for field, value, allowed in (
+        ("input_axon", core_map.input_axon_E, RTL_AXON), ("input_tick", core_map.input_delay_E - 1, SCHEDULER)
+    ):  # fmt: skip
+        wrong = np.flatnonzero((value < allowed[0]) | (value > allowed[1]))
+        if len(wrong):
+            raise UserError(
+                f"input {wrong[0]}, to core {core_map.input_core_E[wrong[0]]}: {field} {value[wrong[0]]}, RANC holds "
+                f"{allowed[0]}..{allowed[1]}",
+                "map the student again with `spikestill map --hardware ranc`",
+            )
+        rows.append(_row(field, (int(value.min()), int(value.max())), allowed))
     rows.append(_row("output", (0, len(core_map.output_core_V) - 1), RTL_AXON))
     return rows
 

@@ -20,6 +20,7 @@ from multiprocessing.shared_memory import SharedMemory
 from types import TracebackType
 from typing import IO, Any
 
+from configs.errors import BackendError
 from deploy.lava.host import ANSWER, FAILED, READY
 from deploy.lava.loader import require
 
@@ -36,7 +37,7 @@ BOOT = (
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
-class LavaError(RuntimeError):
+class LavaError(BackendError):
     """Lava failed while it ran: a model raised, a Process died, or no answer came in time."""
 
 

@@ -56,7 +56,7 @@ class DivergingPlayer(LinearPlayer):
 def small_config(frames: int, **options: object) -> RecordConfig:
     """Return options for a short recording of Breakout, whose games are short when played at random."""
     given = {"epsilon": 0.5, "num_envs": 4, "flush_every": 64, **options}
-    return RecordConfig(environment=EnvironmentConfig(game="breakout"), frames=frames, **given)  # type: ignore[arg-type]
+    return RecordConfig(environment=EnvironmentConfig(game="breakout"), frames=frames, **given)
 
 
 def main(path: str, frames: str, resume: str) -> None:

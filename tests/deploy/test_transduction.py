@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.transduction import plan_transduction, transduce, transduce_planned
+from deploy.transduction import plan_transduction, transduce_planned
 from student.architectures import architecture
 from student.integer_net import IntegerLayer, layer_sums, naive_layer
 from tests.nets import random_stack, table1_net
@@ -15,6 +15,10 @@ def layer_of(
     weight: np.ndarray, theta: np.ndarray, stride: int = 1, pad: int = 0, groups: int = 1
 ) -> IntegerLayer:
     return IntegerLayer(weight.astype(np.int8), theta.astype(np.int32), stride, pad, groups)
+
+
+def transduce(layer: IntegerLayer, stack_CHW: np.ndarray) -> np.ndarray:
+    return transduce_planned(plan_transduction(layer, stack_CHW.shape), stack_CHW)
 
 
 @st.composite

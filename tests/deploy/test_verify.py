@@ -18,6 +18,7 @@ from configs.verify import VerifyConfig
 from dataset.reader import BufferReader
 from dataset.recorder import record
 from deploy import core_map as core_map_format
+from deploy.equivalence import first_deviation
 from deploy.ladder import Played, Rung, torch_player
 from deploy.lava.loader import available
 from deploy.mapping import map_net
@@ -163,6 +164,37 @@ def test_a_core_map_of_another_geometry_is_refused(tmp_path: Path, net: IntegerN
     core_map_format.save(map_net(other, hardware("truenorth"), PROVENANCE), path)
     with pytest.raises(UserError, match=r"core_map.h5: maps a net of layers \[\[8, 10, 10\], \[16, 3, 3\]\]"):
         run(VerifyConfig(student=write_student(tmp_path, net), core_map=path, frames=1), tmp_path)
+
+
+def test_a_core_map_that_breaks_a_rule_is_told_of(tmp_path: Path, net: IntegerNet) -> None:
+    core_map = map_net(net, hardware("truenorth"))
+    row = core_map.row_CN.copy()
+    row[tuple(np.argwhere(core_map.used_CN)[0])] = -1
+    core_map_format.save(dataclasses.replace(core_map, row_CN=row), tmp_path / "core_map.h5")
+    config = VerifyConfig(
+        student=write_student(tmp_path, net), core_map=tmp_path / "core_map.h5", frames=3, naive_frames=1, **NO_LAVA
+    )  # fmt: skip
+    with pytest.raises(
+        UserError, match="departs from the student: the map breaks the rule 'neuron identity'"
+    ):
+        run(config, tmp_path)
+    document = json.loads((tmp_path / "verify.json").read_text())
+    assert outcome(document["rungs"])["packed"] == (3, 0)
+    assert outcome(document["rungs"])["cores"] == (0, 0)
+
+
+@pytest.mark.parametrize("change", [{"game": "breakout"}, {"input_shape": (4, 85, 85)}])
+def test_a_core_map_of_another_game_or_input_is_refused(
+    tmp_path: Path, net: IntegerNet, change: dict
+) -> None:
+    core_map = map_net(net, hardware("truenorth"))
+    core_map_format.save(dataclasses.replace(core_map, **change), tmp_path / "core_map.h5")
+    config = VerifyConfig(
+        student=write_student(tmp_path, net), core_map=tmp_path / "core_map.h5", frames=1, **NO_LAVA
+    )
+    with pytest.raises(UserError, match=r"core_map.h5: maps a net of .* student.safetensors is of pong"):
+        run(config, tmp_path)
+    assert "the map's " in str(first_deviation(dataclasses.replace(core_map, **change), net))
 
 
 def test_a_core_map_of_another_student_is_called_so(tmp_path: Path, net: IntegerNet) -> None:

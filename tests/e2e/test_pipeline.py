@@ -15,9 +15,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from configs.artefacts import BUFFER, CORE_MAP, GAME, REPORT, STUDENT
+from configs.artefacts import BUFFER, CORE_MAP, GAME, REPORT, RESUMED_FROM, STUDENT
+from configs.errors import UserError
 from configs.provenance import Provenance
+from configs.record import RecordConfig
 from spikestill import cli
+from spikestill.pipeline import State, stage_key
 from teacher.checkpoint import save_teacher
 from teacher.q_network import initial_weights
 
@@ -91,6 +94,49 @@ def test_a_damaged_artefact_is_made_again_and_its_readers_are_not(
     evaluation.write_text(evaluation.read_text() + " ")
     assert cli.main(words(folder, *options)) == 0
     assert made(capsys.readouterr().err) == ["evaluate", "report"]
+
+
+def test_a_video_that_is_gone_is_made_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words(folder)) == 0
+    capsys.readouterr()
+    (folder / "run" / GAME).unlink()
+    assert cli.main(words(folder)) == 0
+    assert made(capsys.readouterr().err) == ["play", "report"]
+    assert (folder / "run" / GAME).is_file()
+
+
+def test_a_stage_begun_anew_and_killed_does_not_go_on_from_the_one_before(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before its first checkpoint, distilling with another rate must not find the checkpoint of the old one."""
+    run_dir = tmp_path / "run"
+    shutil.copytree(folder / "run", run_dir)
+    command = [*words(folder, "--distill.learning_rate", "0.011"), "--run_dir", str(run_dir)]
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("student.distill.run", killed)
+        assert cli.main(command) == 130
+    assert json.loads((run_dir / "pipeline.json").read_text())["stages"]["distill"]["finished"] is False
+    assert not (run_dir / RESUMED_FROM["distill"]).exists()
+    assert cli.main(command) == 0
+
+
+def test_a_stages_key_follows_the_content_of_every_file_that_it_reads(folder: Path, tmp_path: Path) -> None:
+    player, state = tmp_path / "player.safetensors", State(tmp_path)
+    config = RecordConfig(teacher=folder / "teacher.safetensors", student=player)
+    keys = set()
+    for content in ("one", "another"):
+        player.write_text(content)
+        keys.add(stage_key("record", config, state))
+    assert len(keys) == 2
+    player.unlink()
+    with pytest.raises(
+        UserError, match=r"player.safetensors: missing; record reads it. Check --record.student"
+    ):
+        stage_key("record", config, state)
 
 
 def test_the_report_needs_nothing_outside_itself(folder: Path) -> None:

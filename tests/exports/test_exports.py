@@ -78,11 +78,42 @@ def test_ranc_names_the_neuron_that_does_not_fit(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_ranc_refuses_axons_ticks_and_offsets_that_it_cannot_hold(tmp_path: Path) -> None:
+    core_map = map_net(small_net(3), hardware("truenorth"))
+    driving = tuple(np.argwhere(core_map.dest_core_CN != core_map_format.NONE)[0])
+    axon, late = core_map.dest_axon_CN.copy(), np.zeros_like(core_map.input_delay_E)
+    axon[driving] = 256
+    far = core_map.input_axon_E.copy()
+    far[2] = 300
+    for changes, match in (
+        ({"dest_axon_CN": axon}, "destination_axon 256..256, RANC holds 0..255"),
+        ({"input_delay_E": late}, "input 0, to core .*: input_tick -1, RANC holds 0..14"),
+        ({"input_axon_E": far}, "input 2, to core .*: input_axon 300, RANC holds 0..255"),
+    ):
+        with pytest.raises(UserError, match=match):
+            ranc.write(dataclasses.replace(core_map, **changes), stacks_of(1), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_ranc_counts_the_way_to_the_output_bus(tmp_path: Path) -> None:
+    """A voter of the first row, with a core 255 rows below: the bus is 256 rows away."""
+    tall = dataclasses.replace(hardware("truenorth"), cores_y=300)
+    core_map = map_net(small_net(3), tall)
+    y = core_map.y_C.copy()
+    voter = int(core_map.output_core_V[0])
+    y[:] = 200
+    y[voter] = 0
+    y[(voter + 1) % core_map.cores] = 255
+    x = np.arange(core_map.cores, dtype=core_map.x_C.dtype)
+    with pytest.raises(UserError, match=rf"core {voter}, neuron \d+: dy 256..256, RANC holds -256..255"):
+        ranc.write(dataclasses.replace(core_map, x_C=x, y_C=y), stacks_of(1), tmp_path)
+
+
 @pytest.mark.parametrize("form", ["threshold", "lif"])
 @pytest.mark.parametrize("full_kernels", [True, False])
 def test_nir_gives_the_same_spikes(tmp_path: Path, form: str, full_kernels: bool) -> None:
     net, stacks = small_net(4), stacks_of(3)
-    nir_graph.write(net, tmp_path / "net.nir", form, 1e-3, full_kernels)  # type: ignore[arg-type]
+    nir_graph.write(net, tmp_path / "net.nir", form, 1e-3, full_kernels)
     found = nir_spikes(tmp_path / "net.nir", stacks, type_check=full_kernels)
     for frame, stack in enumerate(stacks):
         for layer, wanted in enumerate(naive_forward(net, stack)):
@@ -128,7 +159,7 @@ def test_the_command_writes_each_format(tmp_path: Path) -> None:
     core_map_format.save(map_net(net, hardware("truenorth"), provenance), tmp_path / "core_map.h5")
     inputs = {"student": tmp_path / "student.safetensors", "core_map": tmp_path / "core_map.h5"}
     for to, name in (("ranc", "ranc/input.json"), ("nir", "student.nir"), ("netx", "student.net")):
-        result = run(ExportConfig(to=to, **inputs), tmp_path)  # type: ignore[arg-type]
+        result = run(ExportConfig(to=to, **inputs), tmp_path)
         assert result.artefact == tmp_path / name
         assert result.summary["bytes"] == result.artefact.stat().st_size > 0
 

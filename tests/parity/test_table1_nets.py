@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from configs.hardware import hardware
+from deploy.equivalence import first_deviation
 from deploy.lava.loader import available
 from deploy.mapping import map_net
 from deploy.packed_kernel import PackedNet
@@ -68,10 +69,15 @@ def test_the_1_chip_net_on_fused_lava() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["2chip", "4chip"])
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["2chip", "4chip", "8chip"])
 def test_bigger_nets_on_the_core_simulator(name: str) -> None:
     net = table1_net(name, seed=3)
-    simulator, packed = CoreSimulator(map_net(net, hardware("ns16e"))), PackedNet(net)
+    core_map, packed = map_net(net, hardware("ns16e")), PackedNet(net)
+    assert first_deviation(core_map, net) is None
+    for layer, wanted in enumerate(naive_forward(net, random_stack(7))):
+        assert np.array_equal(packed.spikes(random_stack(7))[layer], wanted)
+    simulator = CoreSimulator(core_map)
     stacks = np.stack([random_stack(seed) for seed in range(2)])
     votes, pipelined = simulator.pipelined_spikes(stacks)
     for frame, stack in enumerate(stacks):

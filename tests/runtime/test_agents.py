@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from configs.errors import UserError
-from runtime.agents import agent_file, make_agent
+from runtime.agents import Decision, agent_file, make_agent
 from runtime.zoo import zoo_files, zoo_path
 from student.integer_net import choose, count_votes, naive_forward
 from teacher.policy import load_teacher
@@ -22,7 +22,7 @@ def test_the_students_agents_give_the_naive_votes_from_any_thread(name: str, pon
     student = None if name == "cores" else pong.student
     _, path = agent_file(name, "pong", student=student, core_map=pong.core_map)
     agent = make_agent(name, path, "pong", 6)
-    found = []
+    found: list[Decision] = []
     stacks = [random_stack(seed) for seed in range(3)]
     thread = threading.Thread(target=lambda: found.extend(agent.act(stack) for stack in stacks))
     thread.start()
@@ -38,7 +38,7 @@ def test_the_students_agents_give_the_naive_votes_from_any_thread(name: str, pon
 @pytest.mark.parametrize(("name", "precision"), [("teacher", "fp32"), ("fp16", "fp16")])
 def test_the_teachers_agents_give_its_q_values(name: str, precision: str, pong: Files) -> None:
     agent = make_agent(name, pong.teacher, "pong", 6)
-    policy = load_teacher(pong.teacher, precision)  # type: ignore[arg-type]
+    policy = load_teacher(pong.teacher, precision)
     for seed in range(3):
         q_A = policy.q_values(random_stack(seed)[None])[0]
         decision = agent.act(random_stack(seed))

@@ -20,7 +20,7 @@ def config(breakout: Files, agent: str, **fields: object) -> EvaluateConfig:
     return EvaluateConfig(
         environment=environment, agent=agent, teacher=breakout.teacher, student=student,
         core_map=breakout.core_map, **fields,
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # fmt: skip
 
 
 def test_the_batched_student_scores_what_the_cores_score(tmp_path: Path, breakout: Files) -> None:

@@ -49,7 +49,7 @@ def play(
     clock, telemetry = VirtualClock(), Telemetry()
     emulator = Emulator(environment, 1)
     agent = TimedAgent(clock, delays_s, len(emulator.actions))
-    loop = play_live(emulator, agent, clock, telemetry, **options)  # type: ignore[arg-type]
+    loop = play_live(emulator, agent, clock, telemetry, **options)
     ticks = list(itertools.islice(loop, frames))
     loop.close()
     emulator.close()

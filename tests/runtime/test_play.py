@@ -151,4 +151,4 @@ def test_half_blocks_write_colours_only_where_they_change() -> None:
 )
 def test_impossible_options_are_refused(fields: dict[str, object], text: str) -> None:
     with pytest.raises(UserError, match=text):
-        PlayConfig(**fields)  # type: ignore[arg-type]
+        PlayConfig(**fields)

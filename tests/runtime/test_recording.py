@@ -26,7 +26,7 @@ def frame(**fields: object) -> np.void:
     made = np.zeros((), FRAME)
     for name, value in fields.items():
         made[name] = value
-    return made[()]
+    return made[()]  # type: ignore[return-value]
 
 
 def test_a_video_decodes_to_the_pictures_at_their_times(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 from configs import loading
+from configs.artefacts import RESUMED_FROM
+from configs.errors import BackendError
 from configs.provenance import Provenance
 from configs.stage import StageResult
 from spikestill import cli
@@ -43,18 +45,25 @@ def fail(config: FaultConfig, run_dir: Path, *, resume: bool = False) -> StageRe
     """Fail as asked, or stop before the end."""
     if config.fault == "stop":
         return StageResult(run_dir / "x", {"resumed": resume}, finished=False)
-    raise {"ZeroDivisionError": ZeroDivisionError, "KeyboardInterrupt": KeyboardInterrupt}[config.fault](
-        "seven / 0"
-    )
+    if config.fault == "late":
+        (run_dir / "x").write_text("an artefact")
+        raise ZeroDivisionError("seven / 0")
+    raise FAULTS[config.fault]("seven / 0")
+
+
+FAULTS = {
+    "ZeroDivisionError": ZeroDivisionError, "KeyboardInterrupt": KeyboardInterrupt, "BackendError": BackendError
+}  # fmt: skip
 
 
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
     verb = Verb(
-        name="fault", summary="fail", example="spikestill fault", resumable=True,
+        name="fault", summary="fail", example="spikestill fault", artefact="x",
         config="tests.spikestill.test_cli:FaultConfig", function="tests.spikestill.test_cli:fail",
     )  # fmt: skip
     monkeypatch.setitem(VERBS, "fault", verb)
+    monkeypatch.setitem(RESUMED_FROM, "fault", "x")
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -197,6 +206,33 @@ def test_an_unexpected_exception_gives_one_line_and_debug_gives_the_traceback(
     )
     assert cli.main([*words, "--debug"]) == 1
     assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("faulty")
+def test_the_failure_of_another_program_is_told_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["fault", "--fault", "BackendError", "--run_dir", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == "spikestill: seven / 0\n`spikestill doctor` says what works here.\n"
+
+
+@pytest.mark.usefixtures("faulty")
+def test_the_options_beside_an_artefact_are_those_that_made_it(tmp_path: Path) -> None:
+    words, saved = ["fault", "--run_dir", str(tmp_path), "--fault"], tmp_path / "fault.config.yaml"
+    assert cli.main([*words, "ZeroDivisionError"]) == 1
+    assert not saved.exists()
+    assert cli.main([*words, "stop"]) == 130
+    assert cli.main([*words, "ZeroDivisionError"]) == 1
+    assert yaml.safe_load(saved.read_text()) == {"fault": "stop"}
+    assert cli.main([*words, "late"]) == 1
+    assert yaml.safe_load(saved.read_text()) == {"fault": "late"}
+
+
+def test_an_options_remedy_names_it_as_the_command_takes_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "--distill.steps", "0"]) == 2
+    assert "Give --distill.steps a value in that range" in capsys.readouterr().err
+    assert cli.main(["record", "pong", "--frames", "inf"]) == 2
+    assert "--frames" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("faulty")

@@ -46,9 +46,9 @@ def config(folder, **changes):
     return DistillConfig(**options | changes)
 
 
-def training(folder, reader, **changes):
-    made = config(folder, **changes)
-    return distill.Distillation(made, reader, initial_weights(6, torch.Generator().manual_seed(0)))
+def training(folder, reader, checkpoint=None, **changes):
+    made, teacher = config(folder, **changes), initial_weights(6, torch.Generator().manual_seed(0))
+    return distill.Distillation(made, reader, teacher, checkpoint)
 
 
 def same_tensors(left, right):
@@ -82,7 +82,7 @@ def test_a_restored_training_goes_on_bit_for_bit(folder, tmp_path):
             first.train_step()
         provenance = Provenance.of(first.config, 0, {"buffer": folder / "buffer.h5"})
         first.save(tmp_path / "checkpoint", provenance)
-        second.restore(tmp_path / "checkpoint", provenance.parents["buffer"])
+        second.restore(tmp_path / "checkpoint")
         for _ in range(3):
             second.train_step()
         same_tensors(state(whole), state(second))
@@ -101,8 +101,82 @@ def test_goes_on_from_another_trainings_network(folder, tmp_path):
         made.close()
     with pytest.raises(UserError, match="trains a student of architecture 1chip, not 2chip"):
         distill.run(config(folder, initial=checkpoint, architecture="2chip"), tmp_path / "other")
-    result = distill.run(config(folder, initial=checkpoint), tmp_path / "next")
-    assert set(load(result.artefact)[1].parents) == {"buffer", "teacher", "initial"}
+    result = distill.run(config(folder, initial=checkpoint, steps=3), tmp_path / "next")
+    parents = load(result.artefact)[1].parents
+    assert set(parents) == {"buffer", "teacher", "initial"}
+    with pytest.raises(UserError, match="this training would replace it"):
+        distill.run(config(folder, initial=checkpoint), tmp_path)
+    checkpoint.unlink()
+    result = distill.run(config(folder, initial=checkpoint), tmp_path / "next", resume=True)
+    assert load(result.artefact)[1].parents == parents
+
+
+def test_ctrl_c_saves_and_the_resumed_training_is_the_uninterrupted_one(folder, tmp_path, monkeypatch):
+    train_step = distill.Distillation.train_step
+
+    def interrupted(self):
+        found = train_step(self)
+        if self.step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(distill.Distillation, "train_step", interrupted)
+        assert not distill.run(config(folder), tmp_path / "stopped").finished
+    stopped = distill.run(config(folder), tmp_path / "stopped", resume=True)
+    whole = distill.run(config(folder), tmp_path / "whole")
+    assert stopped.finished
+    for left, right in zip(load(stopped.artefact)[0].layers, load(whole.artefact)[0].layers, strict=True):
+        np.testing.assert_array_equal(left.weight_OIHW, right.weight_OIHW)
+        np.testing.assert_array_equal(left.theta_O, right.theta_O)
+
+
+def test_a_training_begun_anew_leaves_nothing_to_resume_from_the_one_before(folder, tmp_path, monkeypatch):
+    distill.run(config(folder), tmp_path)
+
+    def killed(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(distill.Distillation, "train_step", killed)
+        with pytest.raises(KeyboardInterrupt):
+            distill.run(config(folder, learning_rate=0.1), tmp_path)
+    assert not (tmp_path / distill.CHECKPOINT).exists()
+    assert distill.run(config(folder, learning_rate=0.1), tmp_path, resume=True).finished
+
+
+def counted(train_step):
+    """Return a training step whose loss is its number."""
+
+    def step(self):
+        train_step(self)
+        return float(self.step), 0.5
+
+    return step
+
+
+def test_the_curve_of_a_resumed_training_is_of_the_steps_that_it_did(folder, tmp_path, monkeypatch):
+    """Stopped after 3 of 5 steps, with a line every 2: what is logged next is of step 4 alone."""
+    monkeypatch.setattr(distill.Distillation, "train_step", counted(distill.Distillation.train_step))
+    distill.run(config(folder, steps=3), tmp_path)
+    with open(tmp_path / distill.METRICS, "a") as file:
+        file.write(json.dumps({"step": 4, "seconds": 99.0, "loss": 7.0}) + "\n")
+    distill.run(config(folder), tmp_path, resume=True)
+    lines = [json.loads(line) for line in (tmp_path / distill.METRICS).read_text().splitlines()]
+    assert [(line["step"], line["loss"]) for line in lines] == [(2, 1.5), (4, 4.0)]
+    assert lines[0]["seconds"] < lines[1]["seconds"] < 99.0
+
+
+def test_a_resumed_training_keeps_its_shares(folder, tmp_path, monkeypatch):
+    with BufferReader(folder / "buffer.h5") as reader:
+        first = training(folder, reader)
+        first.save(tmp_path / "checkpoint", first.provenance())
+        monkeypatch.setattr(distill, "cores", lambda: 3)
+        again, fresh = training(folder, reader, checkpoint=tmp_path / "checkpoint"), training(folder, reader)
+        assert again.shares == first.shares
+        assert fresh.shares == 2  # the most that divides a batch of 8
+        for made in (first, again, fresh):
+            made.close()
 
 
 def test_learns_to_repeat_one_batch(folder):

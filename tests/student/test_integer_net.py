@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load_file, save_file
 
 from configs.errors import UserError
-from configs.provenance import Provenance
+from configs.provenance import Provenance, content_sha256
 from student.architectures import LayerSpec, architecture
 from student.integer_net import (
     IntegerLayer,
@@ -103,14 +103,16 @@ def rewrite(path, **changes):
     tensors = load_file(path)
     for name, value in changes.pop("tensors", {}).items():
         tensors[name] = value
-    save_file(tensors, path, metadata={**metadata, **changes})
+    metadata |= changes
+    metadata["sha256"] = content_sha256((metadata["net"], metadata["provenance"]), tensors)
+    save_file(tensors, path, metadata=metadata)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"schema": "cake"}, "schema 'cake', 'spikestill.student' wanted"),
-        ({"version": "7"}, r"format version 7, this program reads up to 1\. Update spikestill"),
+        ({"version": "7"}, r"format version 7, this program reads up to 2\. Update spikestill"),
         ({"net": "{}"}, "not a readable student"),
         ({"tensors": {"layer.0.weight": np.full(512, 255, np.uint8)}}, "unused code 3"),
         ({"tensors": {"layer.0.weight": np.zeros(3, np.uint8)}}, "3 bytes of packed weights"),
@@ -122,6 +124,22 @@ def test_foreign_newer_and_misshapen_students_are_refused(written, changes, mess
     rewrite(written, **changes)
     with pytest.raises(UserError, match=message):
         load(written)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_altered_byte_of_the_tensors_is_found(written, seed):
+    content = bytearray(written.read_bytes())
+    rng = np.random.default_rng(seed)
+    header = 8 + int.from_bytes(content[:8], "little")
+    content[rng.integers(header, len(content))] ^= 1 << int(rng.integers(8))
+    written.write_bytes(content)
+    with pytest.raises(UserError, match=r"not a readable student: its content hashes to .* was written"):
+        load(written)
+
+
+def test_a_student_of_version_1_has_no_hash_and_is_read(written):
+    rewrite(written, version="1")
+    assert len(load(written)[0].layers) == 1
 
 
 def test_geometry_that_does_not_fit_names_the_layer(written):

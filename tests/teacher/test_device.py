@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 ACTIONS = 4
 CONFIG = TeachConfig(
     environment=EnvironmentConfig(game="breakout"), num_envs=4, update_period=1, batch_size=16, replay_capacity=400,
-    replay_start=1, precision="fp32", device="cpu", threads=1,
+    replay_start=13, precision="fp32", device="cpu", threads=1,
 )  # fmt: skip
 
 
@@ -57,11 +57,11 @@ def filled(steps: int, alpha: float, n_step: int = 3, seed: int = 0) -> tuple[Re
     return host, device
 
 
-def same_draw(host: Replay, device: DeviceReplay, size: int, beta: float, seed: int):  # type: ignore[no-untyped-def]
+def same_draw(host: Replay, device: DeviceReplay, size: int, beta: float, seed: int):
     uniform = np.random.default_rng(seed).random(size)
     device.sum_up()
     drawn = device.draw(torch.from_numpy(uniform), torch.tensor(beta, dtype=torch.float64))
-    return host.sample(Uniform(uniform), size, beta), drawn  # type: ignore[arg-type]
+    return host.sample(Uniform(uniform), size, beta), drawn
 
 
 @settings(max_examples=15, deadline=None)
@@ -136,9 +136,9 @@ def test_both_learners_learn_the_same(options):
     uniform = np.random.default_rng(3).random((4, 16))
     reports = []
     for number in range(4):
-        reports += host.learn(Uniform(uniform[number]), 1, 0.4, 1e-3)  # type: ignore[arg-type]
+        reports += host.learn(Uniform(uniform[number]), 1, 0.4, 1e-3)
     assert device.uniform.shape == (4, 16)
-    found = device.learn(Uniform(uniform), 4, 0.4, 1e-3)  # type: ignore[arg-type]
+    found = device.learn(Uniform(uniform), 4, 0.4, 1e-3)
     assert device.updates == host.updates == 4
     for one, other in zip(reports, found, strict=True):
         assert (other.loss, other.q, other.gradient_norm) == pytest.approx(
@@ -291,3 +291,20 @@ def test_a_training_runs_on_a_gpu_and_goes_on(tmp_path):
             training.round()
         assert training.learner.updates == (640 - 96) // 4
         training.close()
+
+
+@pytest.mark.gpu
+@CUDA
+@pytest.mark.parametrize("precision", ["fp16", "fp16-master"])
+def test_formats_that_skip_updates_learn_from_the_hosts_memory(precision):
+    config = dataclasses.replace(
+        CONFIG, device="cuda", precision=precision, num_envs=8, update_period=4, replay_start=96, replay_capacity=800,
+        loss_scale=2.0**40,
+    )  # fmt: skip
+    training = Training(config)
+    assert isinstance(training.learner, HostLearner)
+    reports = [report for _ in range(60) for report in training.round()]
+    assert any(report.skipped for report in reports)
+    assert not reports[-1].skipped
+    assert np.isfinite(reports[-1].loss)
+    training.close()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
+import sys
+import types
 import warnings
 import zipfile
 from pathlib import Path
@@ -26,46 +29,33 @@ from teacher.policy import load_teacher
 warnings.filterwarnings("ignore", module="stable_baselines3")
 
 
-class Frames(gymnasium.Env):  # type: ignore[type-arg]
+class Frames(gymnasium.Env):
     """Only the spaces of a game: what the libraries build their networks for."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8)
     action_space = gymnasium.spaces.Discrete(6)
 
-    def reset(self, *, seed=None, options=None):  # type: ignore[no-untyped-def]
+    def reset(self, *, seed=None, options=None):
         return self.observation_space.sample(), {}
 
-    def step(self, action):  # type: ignore[no-untyped-def]
+    def step(self, action):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
-class CleanRLQNetwork(nn.Module):
-    """The network of CleanRL's dqn_atari.py, by its documentation."""
+def cleanrl(monkeypatch: pytest.MonkeyPatch, script: str) -> nn.Module:
+    """Return the network of CleanRL's own ``dqn_atari`` or ``ppo_atari``, for Pong's 6 actions.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.network = nn.Sequential(
-            nn.Conv2d(4, 32, 8, stride=4), nn.ReLU(), nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(),
-            nn.Conv2d(64, 64, 3, stride=1), nn.ReLU(), nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 6),
-        )  # fmt: skip
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.network(x / 255.0)
-
-
-class CleanRLAgent(nn.Module):
-    """The network of CleanRL's ppo_atari.py, by its documentation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.network = nn.Sequential(
-            nn.Conv2d(4, 32, 8, stride=4), nn.ReLU(), nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(),
-            nn.Conv2d(64, 64, 3, stride=1), nn.ReLU(), nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(),
-        )  # fmt: skip
-        self.actor, self.critic = nn.Linear(512, 6), nn.Linear(512, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.actor(self.network(x / 255.0))
+    The released scripts import what newer Pythons and Gymnasium no longer have, for parts that no network needs.
+    """
+    monkeypatch.setitem(sys.modules, "gym", gymnasium)
+    flags = types.ModuleType("distutils.util")
+    flags.strtobool = bool  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "distutils.util", flags)
+    monkeypatch.setitem(sys.modules, "distutils", types.ModuleType("distutils"))
+    module = importlib.import_module(f"cleanrl.{script}")
+    torch.manual_seed(0)
+    spaces = types.SimpleNamespace(single_action_space=Frames.action_space)
+    return (module.QNetwork if script == "dqn_atari" else module.Agent)(spaces)
 
 
 def stacks() -> np.ndarray:
@@ -73,7 +63,7 @@ def stacks() -> np.ndarray:
 
 
 def imported(path: Path, folder: Path, **options: object) -> np.ndarray:
-    run(ImportConfig(path=path, **options), folder)  # type: ignore[arg-type]
+    run(ImportConfig(path=path, **options), folder)
     return load_teacher(folder / "teacher.safetensors").q_values(stacks())
 
 
@@ -105,13 +95,15 @@ def test_agents_of_stable_baselines3_score_as_before(tmp_path: Path, kind: str) 
     assert set(provenance.parents) == {"source"}
 
 
-@pytest.mark.parametrize("network", [CleanRLQNetwork, CleanRLAgent])
-def test_state_dicts_of_cleanrl_score_as_before(tmp_path: Path, network: type[nn.Module]) -> None:
-    torch.manual_seed(0)
-    agent = network()
+@pytest.mark.parametrize("script", ["dqn_atari", "ppo_atari"])
+def test_state_dicts_of_cleanrl_score_as_before(
+    tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = cleanrl(monkeypatch, script)
     torch.save(agent.state_dict(), tmp_path / "dqn_atari.cleanrl_model")
+    x = torch.from_numpy(stacks()).float()
     with torch.no_grad():
-        wanted = agent(torch.from_numpy(stacks()).float())
+        wanted = agent(x) if script == "dqn_atari" else agent.actor(agent.network(x / 255.0))
     found = torch.from_numpy(imported(tmp_path / "dqn_atari.cleanrl_model", tmp_path))
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
 
@@ -208,7 +200,7 @@ def test_a_network_of_bytes_is_not_divided_for(tmp_path: Path) -> None:
 
 
 class Payload:
-    def __reduce__(self):  # type: ignore[no-untyped-def]
+    def __reduce__(self):
         return (Path.touch, (Path("unpickled"),))
 
 
@@ -216,7 +208,7 @@ def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     torch.save({"network.0.weight": Payload()}, tmp_path / "evil.pth")
     (tmp_path / "plain.pkl").write_bytes(pickle.dumps(Payload()))
-    torch.save(CleanRLQNetwork(), tmp_path / "whole.pth")
+    torch.save(nn.Linear(2, 2), tmp_path / "whole.pth")
     for name in ("evil.pth", "plain.pkl", "whole.pth"):
         with pytest.raises(UserError, match=rf"{name}: holds more than tensors") as caught:
             run(ImportConfig(path=tmp_path / name), tmp_path)
@@ -225,12 +217,12 @@ def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not (tmp_path / "teacher.safetensors").exists()
 
 
-def test_what_is_no_agent_is_refused_by_name(tmp_path: Path) -> None:
+def test_what_is_no_agent_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
         archive.writestr("readme.txt", "nothing")
     (tmp_path / "cut.pth").write_bytes(b"PK\x03\x04 cut")
     torch.save({"a": torch.zeros(2)}, tmp_path / "strange.pth")
-    agent = CleanRLQNetwork().state_dict()
+    agent = cleanrl(monkeypatch, "dqn_atari").state_dict()
     torch.save({**agent, "network.9.bias": torch.full((6,), float("nan"))}, tmp_path / "nan.pth")
     torch.save({**agent, "network.7.weight": torch.zeros(512, 3137)}, tmp_path / "wide.pth")
     wide = {"network.9.weight": torch.zeros(306, 512), "network.9.bias": torch.zeros(306)}

@@ -166,11 +166,12 @@ def test_fp8_convolutions_and_their_gradients_are_near_exact_ones():
     weight = (torch.randn(64, 32, 4, 4, generator=generator) / 16).bfloat16()
     bias = torch.randn(64, generator=generator).bfloat16()
     dy = torch.randn(16, 64, 4, 4, generator=generator).bfloat16()
-    found, wanted = [], []
+    found: list[torch.Tensor] = []
+    wanted: list[torch.Tensor] = []
     for convolve, results in ((fp8.conv2d, found), (F.conv2d, wanted)):
-        leaves = [tensor.clone().requires_grad_() for tensor in (x, weight, bias)]
-        y = convolve(*leaves, 2)
-        results += [y, *torch.autograd.grad(y, leaves, dy)]
+        x, weight, bias = (tensor.detach().clone().requires_grad_() for tensor in (x, weight, bias))
+        y = convolve(x, weight, bias, 2)
+        results += [y, *torch.autograd.grad(y, [x, weight, bias], dy)]
     for one, other in zip(found, wanted, strict=True):
         assert one.shape == other.shape
         assert one.dtype == torch.bfloat16

@@ -13,7 +13,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from configs.environment import EnvironmentConfig
+from configs.environment import GAMES, EnvironmentConfig
 from configs.errors import UserError
 from configs.provenance import Provenance
 from configs.stage import StageResult
@@ -22,11 +22,12 @@ from teacher import q_network
 from teacher.checkpoint import read_teacher
 from teacher.host_learner import HostLearner
 from teacher.policy import load_teacher
+from teacher.replay import Replay
 from teacher.teach import ARTEFACT, CHECKPOINT, METRICS, Training, exploration_rate, learning_rate, run
 
 TINY = TeachConfig(
     environment=EnvironmentConfig(game="breakout"), steps=640, num_envs=8, update_period=8, batch_size=16,
-    replay_capacity=2048, replay_start=256, target_period=200, epsilon_steps=300, segment_steps=400, threads=2,
+    replay_capacity=2048, replay_start=256, target_period=200, epsilon_steps=300, segment_steps=50, threads=2,
     device="cpu",
 )  # fmt: skip
 
@@ -58,8 +59,7 @@ def test_stopping_and_resuming_equals_never_having_stopped(tmp_path, point, opti
         first.round()
     first.save(tmp_path / "c", Provenance.of(config, 0))
     first.close()
-    second = Training(config)
-    second.restore(tmp_path / "c")
+    second = Training(config, tmp_path / "c")
     assert second.step == point
     while second.step < config.steps:
         second.round()
@@ -102,12 +102,74 @@ def test_kill_and_resume_from_the_last_checkpoint(tmp_path):
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    training = Training(dataclasses.replace(TINY, steps=10**6))
-    training.restore(tmp_path / CHECKPOINT)
+    training = Training(dataclasses.replace(TINY, steps=10**6), tmp_path / CHECKPOINT)
     step = training.step
     training.round()
     assert training.step == step + 8
     training.close()
+
+
+def test_ctrl_c_saves_and_the_resumed_training_is_the_uninterrupted_one(tmp_path, monkeypatch):
+    rounds = Training.round
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "round", lambda self: interrupted_at(self, rounds, 400))
+        result = run(TINY, tmp_path / "stopped")
+    assert not result.finished
+    assert result.summary["steps"] == 400
+    stopped = run(TINY, tmp_path / "stopped", resume=True)
+    whole = run(TINY, tmp_path / "whole")
+    assert stopped.finished
+    found, wanted = load_file(stopped.artefact), load_file(whole.artefact)
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def interrupted_at(training, rounds, step):
+    reports = rounds(training)
+    if training.step == step:
+        os.kill(os.getpid(), signal.SIGINT)
+    return reports
+
+
+def test_a_training_begun_anew_leaves_nothing_to_resume_from_the_one_before(tmp_path):
+    """Killed before its first checkpoint, it begins anew where it is resumed."""
+    run(TINY, tmp_path)
+    script = (
+        "import dataclasses, os, pathlib, signal, sys\n"
+        "from tests.teacher.test_teach import TINY\n"
+        "from teacher import teach\n"
+        "teach.Training.round = lambda self: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "teach.run(dataclasses.replace(TINY, batch_size=32), pathlib.Path(sys.argv[1]))\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / CHECKPOINT).exists()
+    assert not (tmp_path / METRICS).exists()
+    assert run(dataclasses.replace(TINY, batch_size=32), tmp_path, resume=True).finished
+
+
+def test_the_curve_of_a_resumed_training_has_every_line_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("teacher.teach.LOG_UPDATES", 10)
+    run(dataclasses.replace(TINY, steps=512), tmp_path)
+    with open(tmp_path / METRICS, "a") as file:  # logged after the checkpoint, then killed within a line
+        file.write(json.dumps({"step": 600, "seconds": 99.0}) + '\n{"step": 6')
+    run(TINY, tmp_path, resume=True)
+    lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
+    steps, seconds = [line["step"] for line in lines], [line["seconds"] for line in lines]
+    assert len(steps) == 4
+    assert steps == sorted(set(steps))
+    assert seconds == sorted(seconds)
+    assert max(seconds) < 99.0
+
+
+def test_a_resumed_training_keeps_shares_and_format(tmp_path, monkeypatch):
+    run(dataclasses.replace(TINY, steps=512, precision="fp32"), tmp_path)
+    other = Training(dataclasses.replace(TINY, threads=1, precision="fp32"), tmp_path / CHECKPOINT)
+    assert isinstance(other.learner, HostLearner)
+    assert other.learner.shares == 2
+    other.close()
+    monkeypatch.setattr("teacher.precision.formats.native_bf16", lambda: True)
+    with pytest.raises(UserError, match=r"was trained in fp32; --precision auto is bf16 on this machine"):
+        Training(TINY, tmp_path / CHECKPOINT)
 
 
 def test_loss_that_is_not_finite_stops_with_the_update_named():
@@ -144,16 +206,18 @@ def test_gradient_shares_add_up_to_the_whole_batch():
     training = Training(config)
     while training.step < 256:
         training.round()
-    import numpy as np
-
+    assert isinstance(training.replay, Replay)
     batch = training.replay.sample(np.random.default_rng(0), 16, 0.4)
-    grads = []
+    grads: list[dict[str, torch.Tensor]] = []
     for threads in (1, 2):
         learner = HostLearner(config, 4, training.replay, threads)
         learner.update(batch, 0.0)
-        grads.append({name: weight.grad.clone() for name, weight in learner.master.items()})
+        grads.append(
+            {name: weight.grad for name, weight in learner.master.items() if weight.grad is not None}
+        )
         learner.close()
     training.close()
+    assert len(grads[0]) == 10
     for name in grads[0]:
         torch.testing.assert_close(grads[0][name], grads[1][name], rtol=1e-4, atol=1e-7)
 
@@ -180,8 +244,7 @@ def test_options_out_of_range_are_named():
 def test_a_dueling_teacher_is_saved_as_a_nature_network_and_resumes(tmp_path):
     config = dataclasses.replace(TINY, dueling=True, precision="fp32", steps=512)
     result = run(config, tmp_path)
-    training = Training(config)
-    training.restore(tmp_path / CHECKPOINT)
+    training = Training(config, tmp_path / CHECKPOINT)
     stacks = np.random.default_rng(0).integers(0, 256, (4, 4, 84, 84), np.uint8)
     learner = training.learner
     assert "value.weight" in learner.master
@@ -206,6 +269,24 @@ def test_goes_on_from_a_teacher_without_changing_what_it_says(tmp_path):
     training.close()
     found = q_network.q_values(deployed, torch.from_numpy(stacks)).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
-    result = run(config, tmp_path / "second")
+    result = run(dataclasses.replace(config, steps=512), tmp_path / "second")
     assert result.finished
-    assert set(read_teacher(result.artefact)[3].parents) == {"initial"}
+    parents = read_teacher(result.artefact)[3].parents
+    assert set(parents) == {"initial"}
+    source.unlink()
+    result = run(config, tmp_path / "second", resume=True)
+    assert read_teacher(result.artefact)[3].parents == parents
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_every_game_of_the_paper_trains(game):
+    training = Training(dataclasses.replace(TINY, environment=EnvironmentConfig(game=game), replay_start=64))
+    while training.learner.updates < 2:
+        training.round()
+    assert training.learner.deployable()["head.bias"].shape == (training.actor.actions,)
+    training.close()
+
+
+def test_nothing_to_learn_from_is_refused():
+    with pytest.raises(UserError, match="replay_start 96 leaves nothing to learn from: the first 3 steps"):
+        TeachConfig(replay_start=96)

@@ -1,0 +1,102 @@
+"""Stages without a checkpoint, interrupted or killed: they leave no artefact, and the same command makes it whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs.hardware import hardware
+from configs.provenance import Provenance
+from deploy.core_map import load as load_core_map
+from deploy.mapping import map_net
+from spikestill import cli
+from student.architectures import LayerSpec
+from student.integer_net import save
+from tests.nets import random_net
+
+NET = random_net((LayerSpec(8, 8, 8, 0, 1), LayerSpec(16, 4, 3, 1, 2), LayerSpec(24, 1, 1, 0, 2)), seed=3)
+COMMANDS = {
+    "map": ["map"],
+    "verify": [
+        "verify",
+        "--frames",
+        "40",
+        "--naive_frames",
+        "2",
+        "--lava_frames",
+        "0",
+        "--stock_frames",
+        "0",
+    ],
+    "evaluate": ["evaluate", "pong", "--agent", "student", "--episodes", "1", "--compare", "false"],
+}
+ARTEFACTS = {"map": "core_map.h5", "verify": "verify.json", "evaluate": "evaluate.json"}
+
+
+def started(words: list[str], folder: Path) -> subprocess.Popen[bytes]:
+    """Return the command's process, in the midst of its stage: its options are written down, its artefact is not."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "spikestill", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while not (folder / f"{words[0]}.config.yaml").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_the_same_command_makes_it_whole(
+    verb: str, number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(NET, tmp_path / "student.safetensors", Provenance.of({}, 0))
+    words = [*COMMANDS[verb], "--run_dir", str(tmp_path)]
+    process = started(words, tmp_path)
+    os.kill(process.pid, number)
+    assert process.wait(60) == (-number if number == signal.SIGKILL else cli.INTERRUPTED)
+    assert not (tmp_path / ARTEFACTS[verb]).exists()
+    assert cli.main([*words, "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert summary["finished"] is True
+    if verb == "map":
+        found, wanted = load_core_map(tmp_path / "core_map.h5"), map_net(NET, hardware("truenorth"))
+        np.testing.assert_array_equal(found.crossbar_XNW, wanted.crossbar_XNW)
+        np.testing.assert_array_equal(found.dest_core_CN, wanted.dest_core_CN)
+    else:
+        document = json.loads((tmp_path / ARTEFACTS[verb]).read_text())
+        assert document["schema"] == f"spikestill.{verb}"
+        assert document["version"] == 1
+
+
+def test_an_interrupted_pipeline_goes_on_where_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "record: {frames: 320, num_envs: 4}\ndistill: {steps: 2, batch_size: 8, log_steps: 2}\n"
+        "verify: {frames: 2, naive_frames: 1, lava_frames: 0, stock_frames: 0}\nplay: {seconds: 1, view: none}\n"
+        "evaluate: {episodes: 1, num_envs: 1, compare: false}\n"
+    )
+    run_dir = tmp_path / "run"
+    words = ["run", "--config", str(recipe), "--run_dir", str(run_dir)]
+    process = started(words, run_dir)
+    deadline = time.monotonic() + 120
+    while not (run_dir / "buffer.h5").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(120) == cli.INTERRUPTED
+    assert not (run_dir / "report.html").exists()
+    assert cli.main(words) == 0
+    assert (run_dir / "report.html").exists()
+    text = capsys.readouterr().err
+    assert "[6/7] evaluate" in text

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import itertools
 import json
 import os
@@ -20,11 +21,11 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from configs.atomic import is_no_space, no_space
+from configs.atomic import atomic_path, is_no_space, no_space
 from configs.environment import GAMES
 from configs.errors import UserError
 from configs.provenance import Provenance
-from dataset.journal import JournaledFile, in_use, recover
+from dataset.journal import JournaledFile, in_use, recover, replacing
 
 SCHEMA = "spikestill.buffer"
 VERSION = 1
@@ -154,15 +155,14 @@ class BufferWriter:
         Raises:
             UserError: the disk is full, or another process writes the file.
         """
-        with _disk(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            journaled = JournaledFile(path, create=True)
-        try:
-            # HDF5 1.8's format: it has no "open for writing" mark, which a kill would leave behind.
-            file = h5py.File(journaled, "w", libver=("v108", "v108"))
+        # Whole from the first moment: made in memory, written beside its place and renamed.
+        content = io.BytesIO()
+        # HDF5 1.8's format: it has no "open for writing" mark, which a kill would leave behind.
+        with h5py.File(content, "w", libver=("v108", "v108")) as file:
             file.attrs.update(schema=SCHEMA, version=VERSION, game=header.game)
             file.attrs["action_names"] = json.dumps(header.action_names)
             file.attrs["provenance"] = header.provenance.to_json()
+            file.attrs["sessions"] = np.array(header.sessions, "<i8")
             n = header.streams
             # SIDE x SIDE per frame; gzip is HDF5's name for Deflate in a zlib wrapper.
             file.create_dataset(
@@ -174,16 +174,9 @@ class BufferWriter:
                     name, (0, *shape), dtype, maxshape=(None, *shape), chunks=(CHUNK_ROWS, *shape),
                     compression="gzip", compression_opts=level, shuffle=dtype == "<f4",
                 )  # fmt: skip
-            writer = cls(journaled, file, header, level)
-            writer._set_sessions(header.sessions)
-            writer.commit()
-            return writer
-        except BaseException as error:
-            journaled.failure = journaled.failure or OSError("not created")
-            journaled.close()
-            if isinstance(error, OSError) and is_no_space(error):
-                raise no_space(path, error) from error
-            raise
+        with replacing(path), atomic_path(path) as temporary:
+            temporary.write_bytes(content.getvalue())
+        return cls.append(path, level)
 
     @classmethod
     def append(cls, path: Path, level: int = 1) -> BufferWriter:
@@ -195,7 +188,7 @@ class BufferWriter:
         recover(path)
         with BufferFile(path) as existing:
             header = existing.header
-        journaled = JournaledFile(path, create=False)
+        journaled = JournaledFile(path)
         file = h5py.File(journaled, "r+", libver=("v108", "v108"))
         writer = cls(journaled, file, header, level)
         if writer.rows and writer.rows != header.sessions[-1]:

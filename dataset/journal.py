@@ -75,6 +75,26 @@ def lock(descriptor: int, path: Path) -> None:
             raise in_use(path) from error
 
 
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[None]:
+    """Hold the writer's lock of the file at ``path``, if there is one, while another takes its place.
+
+    Its journal goes: it must not be applied to the new file.
+
+    Raises:
+        UserError: another process writes it.
+    """
+    descriptor = os.open(path, os.O_RDWR) if path.exists() else None
+    try:
+        if descriptor is not None:
+            lock(descriptor, path)
+        journal_path(path).unlink(missing_ok=True)
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
 def in_use(path: Path) -> UserError:
     """Return the error for a file that another process writes or reads."""
     return UserError(
@@ -126,24 +146,18 @@ class JournaledFile:
         failure: the error of the first write that failed, None so far.
 
     Args:
-        path: the file; made empty where ``create``, else recovered first.
-        create: make a new file.
+        path: the file, which must exist; it is recovered first.
 
     Raises:
         UserError: another process writes it.
     """
 
-    def __init__(self, path: Path, *, create: bool) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = Path(path)
-        if not create:
-            recover(self.path)
-        flags = os.O_RDWR | (os.O_CREAT if create else 0)
-        self._descriptor = os.open(self.path, flags, 0o644)
+        recover(self.path)
+        self._descriptor = os.open(self.path, os.O_RDWR)
         try:
             lock(self._descriptor, self.path)
-            if create:
-                journal_path(self.path).unlink(missing_ok=True)
-                os.ftruncate(self._descriptor, 0)
         except BaseException:
             os.close(self._descriptor)
             raise

@@ -73,11 +73,18 @@ def _verify(config: VerifyConfig, net: IntegerNet, frames: Frames, artefact: Pat
     rungs = [naive_rung(net, config.naive_frames), packed_rung(net, len(frames))]
     if config.naive_frames == 0:
         rungs[0].skipped = "its number of frames is 0"
-    if core_map is None or broken is not None:
-        reason = unmapped if core_map is None else "the map breaks a rule, see core_map"
-        rungs += [Rung(name, None, 0, skipped=reason) for name in ("cores", "cores-pipelined")]
+    simulator = None
+    if core_map is not None:
+        try:
+            simulator = CoreSimulator(core_map)
+        except ValueError as error:
+            if broken is None:
+                raise
+            unmapped = f"the map breaks a rule, and cannot be played: {error}"
+    if simulator is None:
+        rungs += [Rung(name, None, 0, skipped=unmapped) for name in ("cores", "cores-pipelined")]
     else:
-        rungs += core_rungs(CoreSimulator(core_map), len(frames))
+        rungs += core_rungs(simulator, len(frames))
     stock = (config.stock_frames, config.stock_synapses, config.stock_target)
     with lava_rungs(net, config.lava_frames, *stock) as lava:
         rungs += lava

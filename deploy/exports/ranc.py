@@ -114,7 +114,7 @@ def check_ranges(core_map: CoreMap) -> list[dict[str, Any]]:
     bus_x, bus_y = output_bus(y_C)
     dx = np.where(voting, bus_x, x_C[target]) - x_C[:, None]
     dy = np.where(voting, bus_y, y_C[target]) - y_C[:, None]
-    tick = core_map.dest_delay_CN - 1
+    tick = core_map.dest_delay_CN.astype(np.int64) - 1
     rows = []
     for field, low, high, mask, allowed in (
         ("leak", leak, leak, used, RTL_POTENTIAL),
@@ -135,7 +135,8 @@ def check_ranges(core_map: CoreMap) -> list[dict[str, Any]]:
         bounds = (int(low[mask].min()), int(high[mask].max())) if mask.any() else (0, 0)
         rows.append(_row(field, bounds, allowed))
     for field, value, allowed in (
-        ("input_axon", core_map.input_axon_E, RTL_AXON), ("input_tick", core_map.input_delay_E - 1, SCHEDULER)
+        ("input_axon", core_map.input_axon_E, RTL_AXON),
+        ("input_tick", core_map.input_delay_E.astype(np.int64) - 1, SCHEDULER),
     ):  # fmt: skip
         wrong = np.flatnonzero((value < allowed[0]) | (value > allowed[1]))
         if len(wrong):
@@ -144,7 +145,8 @@ def check_ranges(core_map: CoreMap) -> list[dict[str, Any]]:
                 f"{allowed[0]}..{allowed[1]}",
                 "map the student again with `spikestill map --hardware ranc`",
             )
-        rows.append(_row(field, (int(value.min()), int(value.max())), allowed))
+        bounds = (int(value.min()), int(value.max())) if len(value) else (0, 0)
+        rows.append(_row(field, bounds, allowed))
     rows.append(_row("output", (0, len(core_map.output_core_V) - 1), RTL_AXON))
     return rows
 

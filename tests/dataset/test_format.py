@@ -12,6 +12,7 @@ import pytest
 from configs.errors import UserError
 from configs.provenance import Provenance
 from dataset.format import CHUNK_ROWS, BufferFile, BufferWriter, Header, Steps
+from dataset.journal import journal_path
 from dataset.reader import BufferReader
 
 ROOT = Path(__file__).parents[2]
@@ -297,6 +298,32 @@ def test_damaged_frames_are_named(tmp_path, memory):
     with pytest.raises(UserError, match=r"frames of steps 32\.\.63, stream 1, are damaged"):  # noqa: SIM117
         with BufferReader(path, memory) as reader:
             reader.stacks(np.arange(len(reader)))
+
+
+def test_a_new_buffer_is_whole_or_absent(tmp_path, monkeypatch):
+    """Killed while it is made, it has not touched what was there; a journal of that is never applied to the new one."""
+    path = tmp_path / "buffer.h5"
+    with BufferWriter.create(path, header()) as writer:
+        fill(writer, 32)
+        writer.commit()
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            BufferWriter.create(path, header())
+    assert check_content(path) == 32
+    assert list(tmp_path.iterdir()) == [path]
+    journal_path(path).write_bytes(b"of the old one")
+    with BufferWriter.create(path, header()) as writer:
+        assert not journal_path(path).exists()
+        with pytest.raises(UserError, match="another process has it open"):
+            BufferWriter.create(path, header())
+        fill(writer, 8)
+        writer.commit()
+    assert check_content(path) == 8
 
 
 def test_buffer_being_recorded_is_refused(tmp_path):

@@ -13,7 +13,7 @@ class Killed(BaseException):
 
 def changed(path, rng):
     """Write at random places below and behind the end, commit; return the content that this should give."""
-    file = JournaledFile(path, create=False)
+    file = JournaledFile(path)
     content = bytearray(path.read_bytes())
     try:
         for _ in range(6):
@@ -39,7 +39,7 @@ def original(tmp_path):
 
 def test_uncommitted_writes_leave_the_file_as_it_was(original):
     before = original.read_bytes()
-    file = JournaledFile(original, create=False)
+    file = JournaledFile(original)
     file.write(b"x" * 50_000)
     assert original.read_bytes()[: len(before)] == before
     file.close()
@@ -104,8 +104,8 @@ def test_a_torn_journal_is_ignored(original):
 
 
 def test_a_file_being_written_is_refused(original):
-    file = JournaledFile(original, create=False)
+    file = JournaledFile(original)
     with pytest.raises(UserError, match="another process has it open"):
-        JournaledFile(original, create=False)
+        JournaledFile(original)
     file.close()
-    JournaledFile(original, create=False).close()
+    JournaledFile(original).close()

@@ -162,7 +162,9 @@ def test_a_core_map_of_another_geometry_is_refused(tmp_path: Path, net: IntegerN
     other = random_net(LAYERS[:2], seed=1)
     path = tmp_path / "core_map.h5"
     core_map_format.save(map_net(other, hardware("truenorth"), PROVENANCE), path)
-    with pytest.raises(UserError, match=r"core_map.h5: maps a net of layers \[\[8, 10, 10\], \[16, 3, 3\]\]"):
+    with pytest.raises(
+        UserError, match=r"core_map.h5: maps a net of pong, .* layers \[\[8, 10, 10\], \[16, 3, 3\]\]"
+    ):
         run(VerifyConfig(student=write_student(tmp_path, net), core_map=path, frames=1), tmp_path)
 
 
@@ -192,7 +194,7 @@ def test_a_core_map_of_another_game_or_input_is_refused(
     config = VerifyConfig(
         student=write_student(tmp_path, net), core_map=tmp_path / "core_map.h5", frames=1, **NO_LAVA
     )
-    with pytest.raises(UserError, match=r"core_map.h5: maps a net of .* student.safetensors is of pong"):
+    with pytest.raises(UserError, match=r"core_map.h5: maps a net of .*student.safetensors is of pong"):
         run(config, tmp_path)
     assert "the map's " in str(first_deviation(dataclasses.replace(core_map, **change), net))
 

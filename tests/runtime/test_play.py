@@ -70,6 +70,7 @@ def test_five_seconds_at_sixty_frames_a_second_with_a_video(tmp_path: Path, pong
     summary = json.loads((tmp_path / "play.json").read_text())
     assert result.finished
     assert result.artefact == tmp_path / "play.json"
+    assert (summary.pop("schema"), summary.pop("version")) == ("spikestill.play", 1)
     assert {**summary, "provenance": None} == {**result.summary, "provenance": None}
     # The emulator keeps to the wall clock whatever the agent and the machine do.
     assert summary["ticks"] == pytest.approx(60 * (summary["seconds"] - summary["lost_s"]), abs=3)

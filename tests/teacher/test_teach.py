@@ -110,14 +110,14 @@ def test_kill_and_resume_from_the_last_checkpoint(tmp_path):
 
 
 def test_ctrl_c_saves_and_the_resumed_training_is_the_uninterrupted_one(tmp_path, monkeypatch):
-    rounds = Training.round
+    rounds, config = Training.round, dataclasses.replace(TINY, steps=384)
     with monkeypatch.context() as patch:
-        patch.setattr(Training, "round", lambda self: interrupted_at(self, rounds, 400))
-        result = run(TINY, tmp_path / "stopped")
+        patch.setattr(Training, "round", lambda self: interrupted_at(self, rounds, 320))
+        result = run(config, tmp_path / "stopped")
     assert not result.finished
-    assert result.summary["steps"] == 400
-    stopped = run(TINY, tmp_path / "stopped", resume=True)
-    whole = run(TINY, tmp_path / "whole")
+    assert result.summary["steps"] == 320
+    stopped = run(config, tmp_path / "stopped", resume=True)
+    whole = run(config, tmp_path / "whole")
     assert stopped.finished
     found, wanted = load_file(stopped.artefact), load_file(whole.artefact)
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
@@ -130,21 +130,20 @@ def interrupted_at(training, rounds, step):
     return reports
 
 
-def test_a_training_begun_anew_leaves_nothing_to_resume_from_the_one_before(tmp_path):
+def test_a_training_begun_anew_leaves_nothing_to_resume_from_the_one_before(tmp_path, monkeypatch):
     """Killed before its first checkpoint, it begins anew where it is resumed."""
-    run(TINY, tmp_path)
-    script = (
-        "import dataclasses, os, pathlib, signal, sys\n"
-        "from tests.teacher.test_teach import TINY\n"
-        "from teacher import teach\n"
-        "teach.Training.round = lambda self: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "teach.run(dataclasses.replace(TINY, batch_size=32), pathlib.Path(sys.argv[1]))\n"
-    )
-    killed = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True)
-    assert killed.returncode == -signal.SIGKILL
+    run(dataclasses.replace(TINY, steps=272), tmp_path)
+
+    def killed(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "round", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(dataclasses.replace(TINY, batch_size=32), tmp_path)
     assert not (tmp_path / CHECKPOINT).exists()
     assert not (tmp_path / METRICS).exists()
-    assert run(dataclasses.replace(TINY, batch_size=32), tmp_path, resume=True).finished
+    assert run(dataclasses.replace(TINY, batch_size=32, steps=272), tmp_path, resume=True).finished
 
 
 def test_the_curve_of_a_resumed_training_has_every_line_once(tmp_path, monkeypatch):
@@ -162,7 +161,7 @@ def test_the_curve_of_a_resumed_training_has_every_line_once(tmp_path, monkeypat
 
 
 def test_a_resumed_training_keeps_shares_and_format(tmp_path, monkeypatch):
-    run(dataclasses.replace(TINY, steps=512, precision="fp32"), tmp_path)
+    run(dataclasses.replace(TINY, steps=272, precision="fp32"), tmp_path)
     other = Training(dataclasses.replace(TINY, threads=1, precision="fp32"), tmp_path / CHECKPOINT)
     assert isinstance(other.learner, HostLearner)
     assert other.learner.shares == 2
@@ -257,7 +256,7 @@ def test_a_dueling_teacher_is_saved_as_a_nature_network_and_resumes(tmp_path):
 
 
 def test_goes_on_from_a_teacher_without_changing_what_it_says(tmp_path):
-    source = run(TINY, tmp_path / "first").artefact
+    source = run(dataclasses.replace(TINY, steps=272), tmp_path / "first").artefact
     config = dataclasses.replace(
         TINY, initial=source, averaging=0.9, center_pixels=True, precision="fp32", seed=5
     )
@@ -269,12 +268,13 @@ def test_goes_on_from_a_teacher_without_changing_what_it_says(tmp_path):
     training.close()
     found = q_network.q_values(deployed, torch.from_numpy(stacks)).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
-    result = run(dataclasses.replace(config, steps=512), tmp_path / "second")
+    config = dataclasses.replace(config, steps=272)
+    result = run(config, tmp_path / "second")
     assert result.finished
     parents = read_teacher(result.artefact)[3].parents
     assert set(parents) == {"initial"}
     source.unlink()
-    result = run(config, tmp_path / "second", resume=True)
+    result = run(dataclasses.replace(config, steps=288), tmp_path / "second", resume=True)
     assert read_teacher(result.artefact)[3].parents == parents
 
 

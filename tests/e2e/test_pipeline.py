@@ -36,11 +36,20 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a teacher, a recipe, and a finished run in ``run``."""
+    """A folder with a teacher, a recipe, and a finished run in ``run``, which Ctrl-C had stopped while it recorded."""
     folder = tmp_path_factory.mktemp("pipeline")
     weights = initial_weights(6, torch.Generator().manual_seed(0))
     save_teacher(folder / "teacher.safetensors", weights, "pong", 6, Provenance.of({}, seed=0))
     (folder / "recipe.yaml").write_text(RECIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "spikestill", *words(folder)], stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while not (folder / "run" / BUFFER).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) in (cli.INTERRUPTED, -signal.SIGINT)
+    assert not (folder / "run" / STUDENT).exists()
     assert cli.main(words(folder)) == 0
     return folder
 

@@ -236,10 +236,9 @@ def test_kill_9_loses_nothing_that_was_saved(folder, tmp_path):
     finally:
         process.wait()
     read_tensors(checkpoint, distill.SCHEMA, "")
-    subprocess.run([*command, "--resume"], check=True, capture_output=True)
-    reference = tmp_path / "whole"
-    subprocess.run([*command, "--run_dir", str(reference)], check=True, capture_output=True)
-    resumed, whole = load(tmp_path / "student.safetensors")[0], load(reference / "student.safetensors")[0]
+    same = config(folder, steps=12, log_steps=250, validation=DistillConfig().validation)
+    resumed = load(distill.run(same, tmp_path, resume=True).artefact)[0]
+    whole = load(distill.run(same, tmp_path / "whole").artefact)[0]
     for left, right in zip(resumed.layers, whole.layers, strict=True):
         np.testing.assert_array_equal(left.weight_OIHW, right.weight_OIHW)
         np.testing.assert_array_equal(left.theta_O, right.theta_O)

@@ -26,7 +26,7 @@ from teacher.replay import Replay
 from teacher.teach import ARTEFACT, CHECKPOINT, METRICS, Training, exploration_rate, learning_rate, run
 
 TINY = TeachConfig(
-    environment=EnvironmentConfig(game="breakout"), steps=640, num_envs=8, update_period=8, batch_size=16,
+    environment=EnvironmentConfig(game="breakout"), steps=520, num_envs=8, update_period=8, batch_size=16,
     replay_capacity=2048, replay_start=256, target_period=200, epsilon_steps=300, segment_steps=50, threads=2,
     device="cpu",
 )  # fmt: skip
@@ -44,7 +44,7 @@ def state(training):
     [
         (456, {}),
         (
-            8 * random.randrange(10, 80),
+            8 * random.randrange(10, 64),
             {"precision": "fp16-master", "flat_masters": True, "dueling": True, "averaging": 0.9},
         ),
     ],
@@ -79,7 +79,7 @@ def test_run_writes_teacher_checkpoint_and_metrics(tmp_path, monkeypatch):
     assert result.summary["steps"] == TINY.steps
     assert (tmp_path / CHECKPOINT).exists()
     lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
-    assert len(lines) == 4
+    assert len(lines) == 3
     assert 0.0 <= lines[-1]["dead_conv1"] <= 1.0
     assert load_file(tmp_path / ARTEFACT)["head.weight"].shape == (4, 512)
     with pytest.raises(UserError, match=r"was written with batch_size 16, now it is 32"):
@@ -148,13 +148,13 @@ def test_a_training_begun_anew_leaves_nothing_to_resume_from_the_one_before(tmp_
 
 def test_the_curve_of_a_resumed_training_has_every_line_once(tmp_path, monkeypatch):
     monkeypatch.setattr("teacher.teach.LOG_UPDATES", 10)
-    run(dataclasses.replace(TINY, steps=512), tmp_path)
+    run(dataclasses.replace(TINY, steps=400), tmp_path)
     with open(tmp_path / METRICS, "a") as file:  # logged after the checkpoint, then killed within a line
         file.write(json.dumps({"step": 600, "seconds": 99.0}) + '\n{"step": 6')
     run(TINY, tmp_path, resume=True)
     lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
     steps, seconds = [line["step"] for line in lines], [line["seconds"] for line in lines]
-    assert len(steps) == 4
+    assert len(steps) == 3
     assert steps == sorted(set(steps))
     assert seconds == sorted(seconds)
     assert max(seconds) < 99.0
@@ -191,12 +191,12 @@ def test_a_run_that_diverges_names_step_and_checkpoint(tmp_path):
     )
     with pytest.raises(UserError, match=r"step \d+, update \d+: loss .* not finite.*; no checkpoint yet"):
         run(config, tmp_path)
-    run(dataclasses.replace(TINY, steps=512), tmp_path)
+    run(dataclasses.replace(TINY, steps=272), tmp_path)
     tensors = load_file(tmp_path / CHECKPOINT)
     tensors["learner.master.head.bias"][:] = float("nan")
     with safe_open(tmp_path / CHECKPOINT, "pt") as file:
         save_file(tensors, tmp_path / CHECKPOINT, file.metadata())
-    with pytest.raises(UserError, match=rf"step 512, .* the last good checkpoint is .*{CHECKPOINT}"):
+    with pytest.raises(UserError, match=rf"step 272, .* the last good checkpoint is .*{CHECKPOINT}"):
         run(TINY, tmp_path, resume=True)
 
 
@@ -241,7 +241,7 @@ def test_options_out_of_range_are_named():
 
 
 def test_a_dueling_teacher_is_saved_as_a_nature_network_and_resumes(tmp_path):
-    config = dataclasses.replace(TINY, dueling=True, precision="fp32", steps=512)
+    config = dataclasses.replace(TINY, dueling=True, precision="fp32", steps=272)
     result = run(config, tmp_path)
     training = Training(config, tmp_path / CHECKPOINT)
     stacks = np.random.default_rng(0).integers(0, 256, (4, 4, 84, 84), np.uint8)

@@ -9,6 +9,7 @@ import types
 import warnings
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -42,7 +43,7 @@ class Frames(gymnasium.Env):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
-def cleanrl(monkeypatch: pytest.MonkeyPatch, script: str) -> nn.Module:
+def cleanrl(monkeypatch: pytest.MonkeyPatch, script: str) -> Any:
     """Return the network of CleanRL's own ``dqn_atari`` or ``ppo_atari``, for Pong's 6 actions.
 
     The released scripts import what newer Pythons and Gymnasium no longer have, for parts that no network needs.

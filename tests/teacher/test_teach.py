@@ -278,7 +278,12 @@ def test_goes_on_from_a_teacher_without_changing_what_it_says(tmp_path):
     assert read_teacher(result.artefact)[3].parents == parents
 
 
-@pytest.mark.parametrize("game", GAMES)
+QUICK = ("freeway", "space_invaders")
+
+
+@pytest.mark.parametrize(
+    "game", [game if game in QUICK else pytest.param(game, marks=pytest.mark.slow) for game in GAMES]
+)
 def test_every_game_of_the_paper_trains(game):
     training = Training(dataclasses.replace(TINY, environment=EnvironmentConfig(game=game), replay_start=64))
     while training.learner.updates < 2:

@@ -28,7 +28,8 @@ class VerifyConfig:
     stock_frames: int = 2
     """Frames for Lava's stock Processes, the first of ``frames``, 0..1e7; 0 skips them."""
     stock_synapses: int = 2_000_000
-    """Largest net for Lava's stock Processes, synapses, >= 1: they take seconds a frame for 15 million."""
+    """Largest net for Lava's stock Processes, synapses, >= 1: for 11 million (the 1-chip student) they take 2 s to
+    start and 30 ms a frame."""
     stock_target: Literal["simulation", "loihi2"] = "simulation"
     """Where Lava's stock Processes run: simulated here, or on Loihi 2, which takes Intel's compiler."""
     seed: int = 0

@@ -40,6 +40,13 @@ def content_sha256(texts: Sequence[str], arrays: Mapping[str, npt.NDArray[Any]])
     return digest.hexdigest()
 
 
+def check_content(texts: Sequence[str], arrays: Mapping[str, npt.NDArray[Any]], written: str) -> None:
+    """Raise ValueError unless the content hashes to what was ``written`` with it."""
+    found = content_sha256(texts, arrays)
+    if found != written:
+        raise ValueError(f"its content hashes to {found[:12]}, {written[:12]} was written")
+
+
 def git_commit() -> str:
     """Return the commit of the source tree, with ``+dirty`` where it has changes; '' outside a checkout."""
     root = Path(__file__).resolve().parent.parent

@@ -215,7 +215,7 @@ class BufferWriter:
         """
         rows, first = frames_NTP.shape[1], self.rows
         assert 0 < rows <= self.room()
-        with _disk(self._journaled.path, self._journaled):
+        with _disk(self._journaled):
             dataset = self._file["frames"]
             inside = first % CHUNK_ROWS
             chunk = np.zeros((CHUNK_ROWS, PIXELS), np.uint8)
@@ -240,7 +240,7 @@ class BufferWriter:
         Raises:
             UserError: the disk is full; the file keeps its last commit.
         """
-        with _disk(self._journaled.path, self._journaled):
+        with _disk(self._journaled):
             self._file.flush()
             self._journaled.commit()
 
@@ -258,18 +258,18 @@ class BufferWriter:
 
 
 @contextlib.contextmanager
-def _disk(path: Path, journaled: JournaledFile | None = None) -> Iterator[None]:
+def _disk(journaled: JournaledFile) -> Iterator[None]:
     """Turn a full disk into UserError, however HDF5 dresses it."""
     try:
         yield
-        if journaled is not None and journaled.failure is not None:
+        if journaled.failure is not None:
             raise journaled.failure
     except UserError:
         raise
     except Exception as error:
-        cause = journaled.failure if journaled is not None and journaled.failure is not None else error
+        cause = journaled.failure if journaled.failure is not None else error
         if isinstance(cause, OSError) and is_no_space(cause):
-            raise no_space(path, cause) from error
+            raise no_space(journaled.path, cause) from error
         raise
 
 

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from configs.atomic import atomic_path
 from configs.errors import UserError
 from configs.hardware import HardwareSpec
-from configs.provenance import Provenance, content_sha256
+from configs.provenance import Provenance, check_content, content_sha256
 from student.integer_net import IntegerLayer, pack_ternary, unpack_ternary
 
 if TYPE_CHECKING:
@@ -308,9 +308,8 @@ def _read(file: h5py.File, path: Path) -> CoreMap:
         raise ValueError(f"it declares {sizes['C']} cores, the range is 1..{MAX_CORES}")
     _check_declared(file, sizes, path.stat().st_size)
     arrays = {name: file[name][...] for name in (*ARRAYS, *TRANSDUCTION)}
-    found = content_sha256((attributes["description"], attributes["provenance"]), arrays)
-    if found != attributes["sha256"]:
-        raise ValueError(f"its content hashes to {found[:12]}, {str(attributes['sha256'])[:12]} was written")
+    texts = attributes["description"], attributes["provenance"]
+    check_content(texts, arrays, str(attributes["sha256"]))
     layer = description["transduction"]
     transduction = IntegerLayer(
         weight_OIHW=unpack_ternary(arrays.pop("transduction_weight"), tuple(layer["shape"])),

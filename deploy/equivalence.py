@@ -22,17 +22,9 @@ from student.integer_net import IntegerLayer, IntegerNet, sum_bound
 
 def first_deviation(core_map: CoreMap, net: IntegerNet) -> str | None:
     """Return what first departs from the net: core, neuron, axon, value and the value wanted; None: nothing does."""
-    return broken_rule(core_map) or departure(core_map, net)
-
-
-def broken_rule(core_map: CoreMap) -> str | None:
-    """Return the first rule of the target that the map breaks, and where; None: it obeys all."""
     broken = next(violations(core_map), None)
-    return None if broken is None else f"the map breaks the rule {broken.rule!r}: {broken.what}"
-
-
-def departure(core_map: CoreMap, net: IntegerNet) -> str | None:
-    """Return what first departs from the net in a map that obeys the rules; None: nothing does."""
+    if broken is not None:
+        return f"the map breaks the rule {broken.rule!r}: {broken.what}"
     return next(_deviations(core_map, net), None)
 
 

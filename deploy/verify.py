@@ -22,7 +22,7 @@ from configs.provenance import Provenance, file_sha256
 from configs.stage import StageResult, stop_on_signal
 from configs.verify import VerifyConfig
 from deploy.core_map import CoreMap, load
-from deploy.equivalence import broken_rule, departure
+from deploy.equivalence import first_deviation
 from deploy.frames import Frames
 from deploy.ladder import (
     REFERENCE,
@@ -66,10 +66,7 @@ def run(config: VerifyConfig, run_dir: Path, *, resume: bool = False) -> StageRe
 
 def _verify(config: VerifyConfig, net: IntegerNet, frames: Frames, artefact: Path) -> StageResult:
     core_map, unmapped = _core_map(config, net)
-    broken = deviation = None
-    if core_map is not None:
-        broken = broken_rule(core_map)
-        deviation = broken or departure(core_map, net)
+    deviation = first_deviation(core_map, net) if core_map is not None else None
     rungs = [naive_rung(net, config.naive_frames), packed_rung(net, len(frames))]
     if config.naive_frames == 0:
         rungs[0].skipped = "its number of frames is 0"
@@ -78,9 +75,9 @@ def _verify(config: VerifyConfig, net: IntegerNet, frames: Frames, artefact: Pat
         try:
             simulator = CoreSimulator(core_map)
         except ValueError as error:
-            if broken is None:
+            if deviation is None:
                 raise
-            unmapped = f"the map breaks a rule, and cannot be played: {error}"
+            unmapped = f"the map departs from the student, and cannot be played: {error}"
     if simulator is None:
         rungs += [Rung(name, None, 0, skipped=unmapped) for name in ("cores", "cores-pipelined")]
     else:

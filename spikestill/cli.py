@@ -126,7 +126,7 @@ def saved_config(verb: Verb, config: Any, run_dir: Path) -> Iterator[None]:
     if not verb.writes:
         yield
         return
-    path, artefact = run_dir / f"{verb.name}.config.yaml", run_dir / (verb.artefact or "")
+    path, artefact = run_dir / f"{verb.name}.config.yaml", run_dir / verb.artefact
     before, stamp = path.read_text(encoding="utf-8") if path.is_file() else None, _stamp(artefact)
     write_text(path, to_yaml(config))
     try:

@@ -148,9 +148,10 @@ def run(config: RunConfig, run_dir: Path, *, resume: bool = False) -> StageResul
 def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) -> bool:
     """Run one stage and remember it; return False where the user stopped it."""
     before = state.stages.get(name, {})
-    resume = VERBS[name].resumable and before.get("key") == key and before.get("finished") is False
+    resumable = VERBS[name].resumable
+    resume = resumable and before.get("key") == key and before.get("finished") is False
     spent = before.get("seconds", 0.0) if resume else 0.0
-    if name in RESUMED_FROM and not resume:
+    if resumable and not resume:
         # What an earlier key left must not be there once this one counts as begun: a kill may come before the stage
         # itself replaces it. Only a stage may refuse to replace what it is to read.
         left = run_dir / RESUMED_FROM[name]

@@ -22,7 +22,7 @@ from configs.errors import UserError
 from configs.estimating import EstimateConfig
 from configs.mapping import MapConfig
 from configs.play import EvaluateConfig
-from configs.provenance import Provenance, file_sha256
+from configs.provenance import Provenance, file_sha256, processor
 from runtime.zoo import ROOT
 
 CURVE_POINTS = 60
@@ -30,7 +30,6 @@ CURVE_POINTS = 60
 
 def machine() -> dict[str, Any]:
     """Return the machine that scores: processor, cores, Python."""
-    from configs.provenance import processor
     from teacher.machine import cores
 
     return {"processor": processor(), "cores": cores(), "python": platform.python_version()}
@@ -39,7 +38,7 @@ def machine() -> dict[str, Any]:
 def curve(path: Path, keys: tuple[str, ...]) -> tuple[list[dict[str, Any]], float]:
     """Return at most CURVE_POINTS lines of a learning curve, ``keys`` alone, and the seconds it took.
 
-    ``seconds`` starts again with every resume; the runs' lengths are added.
+    Where ``seconds`` start again, as they did at every resume before 2026-11-22, the runs' lengths are added.
     """
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     seconds = sum(

@@ -14,16 +14,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from configs.atomic import atomic_path
 from configs.errors import UserError
-from configs.provenance import Provenance, content_sha256
+from configs.provenance import Provenance, check_content, content_sha256
 
 SCHEMA = "spikestill.student"
 VERSION = 2
@@ -306,7 +305,8 @@ def load(path: Path) -> tuple[IntegerNet, Provenance]:
                     "update spikestill",
                 )
             if int(metadata["version"]) >= 2:
-                _check_hash(file, metadata)
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                check_content((metadata["net"], metadata["provenance"]), tensors, metadata["sha256"])
             description = json.loads(metadata["net"])
             layers = tuple(_read_layers(file, description["layers"]))
             net = IntegerNet(
@@ -320,13 +320,6 @@ def load(path: Path) -> tuple[IntegerNet, Provenance]:
         raise
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: not a readable student: {error}", remedy) from error
-
-
-def _check_hash(file: Any, metadata: Mapping[str, str]) -> None:
-    tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    found = content_sha256((metadata["net"], metadata["provenance"]), tensors)
-    if found != metadata["sha256"]:
-        raise ValueError(f"its content hashes to {found[:12]}, {metadata['sha256'][:12]} was written")
 
 
 def _read_layers(file: object, geometry: list[dict[str, object]]) -> Iterator[IntegerLayer]:

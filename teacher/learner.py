@@ -115,13 +115,15 @@ class Learner(abc.ABC):
 
     def _optimizer(self) -> torch.optim.Optimizer:
         c = self.config
-        rate = self.step_size
-        groups = [{"params": group.parameters, "factor": group.factor, "lr": rate()} for group in self.groups]
+        groups = [
+            {"params": group.parameters, "factor": group.factor, "lr": self.step_size()}
+            for group in self.groups
+        ]
         if c.optimizer == "adam":
             return torch.optim.Adam(
-                groups, lr=rate(), eps=c.optimizer_epsilon, fused=True, capturable=self.capturable
+                groups, lr=self.step_size(), eps=c.optimizer_epsilon, fused=True, capturable=self.capturable
             )
-        return CenteredRMSprop(groups, lr=rate(), decay=0.95, eps=c.optimizer_epsilon)
+        return CenteredRMSprop(groups, lr=self.step_size(), decay=0.95, eps=c.optimizer_epsilon)
 
     @property
     def capturable(self) -> bool:

@@ -223,7 +223,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_change(folder):
 def test_kill_9_loses_nothing_that_was_saved(folder, tmp_path):
     command = [
         sys.executable, "-m", "spikestill", "distill", "--buffer", str(folder / "buffer.h5"),
-        "--teacher", str(folder / "teacher.safetensors"), "--run_dir", str(tmp_path), "--steps", "12",
+        "--teacher", str(folder / "teacher.safetensors"), "--run_dir", str(tmp_path), "--steps", "6",
         "--batch_size", "8", "--hint_components", "4", "--checkpoint_minutes", "0.001",
     ]  # fmt: skip
     checkpoint = tmp_path / "distill-checkpoint.safetensors"
@@ -236,7 +236,7 @@ def test_kill_9_loses_nothing_that_was_saved(folder, tmp_path):
     finally:
         process.wait()
     read_tensors(checkpoint, distill.SCHEMA, "")
-    same = config(folder, steps=12, log_steps=250, validation=DistillConfig().validation)
+    same = config(folder, steps=6, log_steps=250, validation=DistillConfig().validation)
     resumed = load(distill.run(same, tmp_path, resume=True).artefact)[0]
     whole = load(distill.run(same, tmp_path / "whole").artefact)[0]
     for left, right in zip(resumed.layers, whole.layers, strict=True):

@@ -189,7 +189,7 @@ def test_a_device_learner_resumes_exactly_and_tells_of_divergence():
 def test_a_training_on_a_device_resumes_exactly(tmp_path):
     config = dataclasses.replace(
         CONFIG,
-        steps=288,
+        steps=192,
         num_envs=8,
         update_period=4,
         replay_capacity=800,
@@ -207,14 +207,14 @@ def test_a_training_on_a_device_resumes_exactly(tmp_path):
     whole, first = made(), made()
     while whole.step < config.steps:
         whole.round()
-    while first.step < 184:
+    while first.step < 136:
         first.round()
     first.save(tmp_path / "checkpoint", Provenance.of(config, 0))
     second = made()
     second.restore(tmp_path / "checkpoint")
     while second.step < config.steps:
         second.round()
-    assert second.learner.updates == whole.learner.updates == (288 - 96) // 4
+    assert second.learner.updates == whole.learner.updates == (192 - 96) // 4
     for one, other in ((whole.learner, second.learner), (whole.replay, second.replay)):
         found, wanted = other.state(), one.state()
         for name, value in wanted.items():

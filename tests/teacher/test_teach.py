@@ -2,10 +2,12 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,10 +28,21 @@ from teacher.replay import Replay
 from teacher.teach import ARTEFACT, CHECKPOINT, METRICS, Training, exploration_rate, learning_rate, run
 
 TINY = TeachConfig(
-    environment=EnvironmentConfig(game="breakout"), steps=520, num_envs=8, update_period=8, batch_size=16,
-    replay_capacity=2048, replay_start=256, target_period=200, epsilon_steps=300, segment_steps=50, threads=2,
+    environment=EnvironmentConfig(game="breakout"), steps=264, num_envs=8, update_period=8, batch_size=16,
+    replay_capacity=544, replay_start=128, target_period=100, epsilon_steps=150, segment_steps=25, threads=2,
     device="cpu",
 )  # fmt: skip
+
+
+SHORT = dataclasses.replace(TINY, steps=144)
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    """Return the folder of a short training that has ended."""
+    folder = tmp_path_factory.mktemp("short")
+    run(SHORT, folder)
+    return folder
 
 
 def state(training):
@@ -42,9 +55,9 @@ def state(training):
 @pytest.mark.parametrize(
     ("point", "options"),
     [
-        (456, {}),
+        (232, {}),
         (
-            8 * random.randrange(10, 64),
+            8 * random.randrange(5, 32),
             {"precision": "fp16-master", "flat_masters": True, "dueling": True, "averaging": 0.9},
         ),
     ],
@@ -72,7 +85,7 @@ def test_stopping_and_resuming_equals_never_having_stopped(tmp_path, point, opti
 
 
 def test_run_writes_teacher_checkpoint_and_metrics(tmp_path, monkeypatch):
-    monkeypatch.setattr("teacher.teach.LOG_UPDATES", 10)
+    monkeypatch.setattr("teacher.teach.LOG_UPDATES", 5)
     result = run(TINY, tmp_path)
     assert isinstance(result, StageResult)
     assert result.finished
@@ -110,12 +123,12 @@ def test_kill_and_resume_from_the_last_checkpoint(tmp_path):
 
 
 def test_ctrl_c_saves_and_the_resumed_training_is_the_uninterrupted_one(tmp_path, monkeypatch):
-    rounds, config = Training.round, dataclasses.replace(TINY, steps=384)
+    rounds, config = Training.round, dataclasses.replace(TINY, steps=192)
     with monkeypatch.context() as patch:
-        patch.setattr(Training, "round", lambda self: interrupted_at(self, rounds, 320))
+        patch.setattr(Training, "round", lambda self: interrupted_at(self, rounds, 160))
         result = run(config, tmp_path / "stopped")
     assert not result.finished
-    assert result.summary["steps"] == 320
+    assert result.summary["steps"] == 160
     stopped = run(config, tmp_path / "stopped", resume=True)
     whole = run(config, tmp_path / "whole")
     assert stopped.finished
@@ -130,9 +143,9 @@ def interrupted_at(training, rounds, step):
     return reports
 
 
-def test_a_training_begun_anew_leaves_nothing_to_resume_from_the_one_before(tmp_path, monkeypatch):
+def test_a_training_begun_anew_leaves_nothing_to_resume_from_the_one_before(short, tmp_path, monkeypatch):
     """Killed before its first checkpoint, it begins anew where it is resumed."""
-    run(dataclasses.replace(TINY, steps=272), tmp_path)
+    shutil.copytree(short, tmp_path, dirs_exist_ok=True)
 
     def killed(self):
         raise KeyboardInterrupt
@@ -143,14 +156,14 @@ def test_a_training_begun_anew_leaves_nothing_to_resume_from_the_one_before(tmp_
             run(dataclasses.replace(TINY, batch_size=32), tmp_path)
     assert not (tmp_path / CHECKPOINT).exists()
     assert not (tmp_path / METRICS).exists()
-    assert run(dataclasses.replace(TINY, batch_size=32, steps=272), tmp_path, resume=True).finished
+    assert run(dataclasses.replace(TINY, batch_size=32, steps=144), tmp_path, resume=True).finished
 
 
 def test_the_curve_of_a_resumed_training_has_every_line_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("teacher.teach.LOG_UPDATES", 10)
-    run(dataclasses.replace(TINY, steps=400), tmp_path)
+    monkeypatch.setattr("teacher.teach.LOG_UPDATES", 5)
+    run(dataclasses.replace(TINY, steps=200), tmp_path)
     with open(tmp_path / METRICS, "a") as file:  # logged after the checkpoint, then killed within a line
-        file.write(json.dumps({"step": 600, "seconds": 99.0}) + '\n{"step": 6')
+        file.write(json.dumps({"step": 400, "seconds": 99.0}) + '\n{"step": 6')
     run(TINY, tmp_path, resume=True)
     lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
     steps, seconds = [line["step"] for line in lines], [line["seconds"] for line in lines]
@@ -161,7 +174,7 @@ def test_the_curve_of_a_resumed_training_has_every_line_once(tmp_path, monkeypat
 
 
 def test_a_resumed_training_keeps_shares_and_format(tmp_path, monkeypatch):
-    run(dataclasses.replace(TINY, steps=272, precision="fp32"), tmp_path)
+    run(dataclasses.replace(TINY, steps=144, precision="fp32"), tmp_path)
     other = Training(dataclasses.replace(TINY, threads=1, precision="fp32"), tmp_path / CHECKPOINT)
     assert isinstance(other.learner, HostLearner)
     assert other.learner.shares == 2
@@ -173,7 +186,7 @@ def test_a_resumed_training_keeps_shares_and_format(tmp_path, monkeypatch):
 
 def test_loss_that_is_not_finite_stops_with_the_update_named():
     training = Training(TINY)
-    while training.step < 320:
+    while training.step < 160:
         training.round()
     with torch.no_grad():
         training.learner.master["head.bias"].fill_(float("nan"))
@@ -185,25 +198,25 @@ def test_loss_that_is_not_finite_stops_with_the_update_named():
     training.close()
 
 
-def test_a_run_that_diverges_names_step_and_checkpoint(tmp_path):
+def test_a_run_that_diverges_names_step_and_checkpoint(short, tmp_path):
     config = dataclasses.replace(
         TINY, learning_rate=1e3, optimizer_epsilon=1e-30, max_gradient_norm=0.0, precision="fp32"
     )
     with pytest.raises(UserError, match=r"step \d+, update \d+: loss .* not finite.*; no checkpoint yet"):
         run(config, tmp_path)
-    run(dataclasses.replace(TINY, steps=272), tmp_path)
+    shutil.copytree(short, tmp_path, dirs_exist_ok=True)
     tensors = load_file(tmp_path / CHECKPOINT)
     tensors["learner.master.head.bias"][:] = float("nan")
     with safe_open(tmp_path / CHECKPOINT, "pt") as file:
         save_file(tensors, tmp_path / CHECKPOINT, file.metadata())
-    with pytest.raises(UserError, match=rf"step 272, .* the last good checkpoint is .*{CHECKPOINT}"):
+    with pytest.raises(UserError, match=rf"step 144, .* the last good checkpoint is .*{CHECKPOINT}"):
         run(TINY, tmp_path, resume=True)
 
 
 def test_gradient_shares_add_up_to_the_whole_batch():
     config = dataclasses.replace(TINY, precision="fp32")
     training = Training(config)
-    while training.step < 256:
+    while training.step < 128:
         training.round()
     assert isinstance(training.replay, Replay)
     batch = training.replay.sample(np.random.default_rng(0), 16, 0.4)
@@ -241,7 +254,7 @@ def test_options_out_of_range_are_named():
 
 
 def test_a_dueling_teacher_is_saved_as_a_nature_network_and_resumes(tmp_path):
-    config = dataclasses.replace(TINY, dueling=True, precision="fp32", steps=272)
+    config = dataclasses.replace(TINY, dueling=True, precision="fp32", steps=144)
     result = run(config, tmp_path)
     training = Training(config, tmp_path / CHECKPOINT)
     stacks = np.random.default_rng(0).integers(0, 256, (4, 4, 84, 84), np.uint8)
@@ -255,8 +268,8 @@ def test_a_dueling_teacher_is_saved_as_a_nature_network_and_resumes(tmp_path):
         dataclasses.replace(config, initial=result.artefact)
 
 
-def test_goes_on_from_a_teacher_without_changing_what_it_says(tmp_path):
-    source = run(dataclasses.replace(TINY, steps=272), tmp_path / "first").artefact
+def test_goes_on_from_a_teacher_without_changing_what_it_says(short, tmp_path):
+    source = Path(shutil.copy(short / ARTEFACT, tmp_path / "source.safetensors"))
     config = dataclasses.replace(
         TINY, initial=source, averaging=0.9, center_pixels=True, precision="fp32", seed=5
     )
@@ -268,13 +281,13 @@ def test_goes_on_from_a_teacher_without_changing_what_it_says(tmp_path):
     training.close()
     found = q_network.q_values(deployed, torch.from_numpy(stacks)).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
-    config = dataclasses.replace(config, steps=272)
+    config = dataclasses.replace(config, steps=144)
     result = run(config, tmp_path / "second")
     assert result.finished
     parents = read_teacher(result.artefact)[3].parents
     assert set(parents) == {"initial"}
     source.unlink()
-    result = run(dataclasses.replace(config, steps=288), tmp_path / "second", resume=True)
+    result = run(dataclasses.replace(config, steps=152), tmp_path / "second", resume=True)
     assert read_teacher(result.artefact)[3].parents == parents
 
 

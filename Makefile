@@ -9,6 +9,8 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUN_DIR ?= runs/demo
+# Two files of tests at a time; a file's tests share what its fixtures make.
+TOGETHER := --numprocesses 2 --dist loadfile
 
 .PHONY: help install demo test test-full lint clean
 help:
@@ -34,10 +36,10 @@ demo: install
 	$(BIN)/spikestill run --config demo --run_dir $(RUN_DIR)
 
 test: install
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest $(TOGETHER) -m "not slow and not gpu"
 
 test-full: install
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest $(TOGETHER) -m "not gpu"
 
 lint: install
 	$(BIN)/ruff check .

@@ -53,13 +53,20 @@ def recover(path: Path) -> bool:
         ) from error
     try:
         lock(descriptor, path)
-        pages = read_journal(journal)
-        if pages is not None:
-            _apply(descriptor, pages)
-        journal.unlink(missing_ok=True)
-        return pages is not None
+        return _finish_commit(descriptor, journal)
     finally:
         os.close(descriptor)
+
+
+def _finish_commit(descriptor: int, journal: Path) -> bool:
+    """Apply the journal to the locked file where it is whole, and remove it; return True where it was."""
+    if not journal.exists():
+        return False
+    pages = read_journal(journal)
+    if pages is not None:
+        _apply(descriptor, pages)
+    journal.unlink()
+    return pages is not None
 
 
 def lock(descriptor: int, path: Path) -> None:
@@ -79,7 +86,8 @@ def lock(descriptor: int, path: Path) -> None:
 def replacing(path: Path) -> Iterator[None]:
     """Hold the writer's lock of the file at ``path``, if there is one, while another takes its place.
 
-    Its journal goes: it must not be applied to the new file.
+    A commit that was cut short is finished first: its journal must not be applied to the new file, and the old one
+    stays whole where the new one cannot be written.
 
     Raises:
         UserError: another process writes it.
@@ -88,7 +96,9 @@ def replacing(path: Path) -> Iterator[None]:
     try:
         if descriptor is not None:
             lock(descriptor, path)
-        journal_path(path).unlink(missing_ok=True)
+            _finish_commit(descriptor, journal_path(path))
+        else:
+            journal_path(path).unlink(missing_ok=True)
         yield
     finally:
         if descriptor is not None:

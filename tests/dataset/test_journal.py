@@ -1,10 +1,11 @@
+import contextlib
 import os
 
 import numpy as np
 import pytest
 
 from configs.errors import UserError
-from dataset.journal import JournaledFile, journal_path, recover
+from dataset.journal import JournaledFile, journal_path, recover, replacing
 
 
 class Killed(BaseException):
@@ -46,7 +47,14 @@ def test_uncommitted_writes_leave_the_file_as_it_was(original):
     assert original.read_bytes() == before
 
 
-def test_a_kill_at_any_system_call_leaves_the_old_or_the_new_content(original, monkeypatch):
+def fail_to_replace(path):
+    """Begin to put another file in its place, on a full disk."""
+    with contextlib.suppress(OSError), replacing(path):
+        raise OSError("no space left")
+
+
+@pytest.mark.parametrize("next_use", [recover, fail_to_replace])
+def test_a_kill_at_any_system_call_leaves_the_old_or_the_new_content(original, monkeypatch, next_use):
     before = original.read_bytes()
     expected = changed(original, np.random.default_rng(2))
     assert expected != before
@@ -80,7 +88,7 @@ def test_a_kill_at_any_system_call_leaves_the_old_or_the_new_content(original, m
                 finished = True
             except Killed:
                 finished = False
-        recover(original)
+        next_use(original)
         assert not journal_path(original).exists()
         found = original.read_bytes()
         is_new = found == expected

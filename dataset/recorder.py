@@ -19,6 +19,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from configs.artefacts import BUFFER
 from configs.errors import UserError
 from configs.progress import Progress
 from configs.provenance import Provenance
@@ -28,7 +29,6 @@ from dataset.format import CHUNK_ROWS, PIXELS, BufferFile, BufferWriter, Header,
 from teacher.environment import action_meanings, make_vector_env
 from teacher.machine import cores
 
-ARTEFACT = "buffer.h5"
 # Blocks that may wait to be packed before the games wait for the disk.
 BLOCKS_IN_FLIGHT = 2
 # Options that may differ between a recording and its resumption; teacher and student are compared by their hashes.
@@ -319,7 +319,7 @@ def run(
     torch.set_num_threads(max(1, cores() // 2))
     try:
         parents = {"teacher": teacher} | ({"student": config.student} if config.student is not None else {})
-        return record(policy, config, run_dir / ARTEFACT, resume=resume, parents=parents, player=player)
+        return record(policy, config, run_dir / BUFFER, resume=resume, parents=parents, player=player)
     finally:
         torch.set_num_threads(threads)
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from configs.artefacts import ESTIMATE
-from configs.atomic import write_text
+from configs.document import write_document
 from configs.errors import UserError
 from configs.estimating import EstimateConfig
 from configs.hardware import hardware
-from configs.provenance import Provenance
 from configs.stage import StageResult
 from deploy import costs
 from deploy.core_map import load as load_core_map
@@ -22,6 +20,7 @@ from deploy.frames import Frames
 from deploy.rates import firing_rates
 from student.integer_net import load as load_student
 
+VERSION = 1
 CHUNK = 64
 LOIHI = ("loihi", "loihi2")
 
@@ -65,12 +64,9 @@ def run(config: EstimateConfig, run_dir: Path, *, resume: bool = False) -> Stage
             "layers": [dataclasses.asdict(row) for row in partition],
         }
     summary["assumptions"] = list(costs.ASSUMPTIONS)
-    roles = {"student": config.student, "core_map": config.core_map, "buffer": config.buffer}
-    parents = {role: path for role, path in roles.items() if path is not None}
-    provenance = Provenance.of(config, config.seed, parents)
+    parents = {"student": config.student, "core_map": config.core_map, "buffer": config.buffer}
     artefact = Path(run_dir) / ESTIMATE
-    document = {**summary, "provenance": json.loads(provenance.to_json())}
-    write_text(artefact, json.dumps(document, indent=1) + "\n")
+    write_document(artefact, "estimate", VERSION, summary, config, parents)
     print("Assumed: " + "\n         ".join(costs.ASSUMPTIONS), file=sys.stderr)
     return StageResult(artefact, summary)
 

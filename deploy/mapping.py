@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from configs.artefacts import CORE_MAP
 from configs.hardware import HardwareSpec, hardware
 from configs.mapping import MapConfig
 from configs.provenance import Provenance
@@ -32,8 +33,6 @@ from deploy.passes.tiling import tile
 from deploy.rates import Rates, firing_rates
 from deploy.validate import validate
 from student.integer_net import IntegerNet, load
-
-ARTEFACT = "core_map.h5"
 
 
 def map_net(net: IntegerNet, spec: HardwareSpec, provenance: Provenance | None = None) -> CoreMap:
@@ -123,7 +122,7 @@ def run(config: MapConfig, run_dir: Path, *, resume: bool = False) -> StageResul
     provenance = Provenance.of(config, seed=config.seed, parents=parents)
     core_map, gains = map_with_gains(net, hardware(config.hardware), provenance, rates)
     seconds = time.monotonic() - began
-    artefact = Path(run_dir) / ARTEFACT
+    artefact = Path(run_dir) / CORE_MAP
     save(core_map, artefact)
     summary = summarise(core_map)
     print(format_tables(summary), file=sys.stderr)

@@ -8,17 +8,16 @@ the core map is read back, without any frame, and compared with the student (``d
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 from configs.artefacts import VERIFY
-from configs.atomic import write_text
+from configs.document import write_document
 from configs.errors import UserError
 from configs.hardware import hardware
 from configs.progress import Progress
-from configs.provenance import Provenance, file_sha256
+from configs.provenance import file_sha256
 from configs.stage import StageResult, stop_on_signal
 from configs.verify import VerifyConfig
 from deploy.core_map import CoreMap, load
@@ -40,7 +39,6 @@ from deploy.simulator import CoreSimulator
 from student.integer_net import IntegerNet
 from student.integer_net import load as load_student
 
-SCHEMA = "spikestill.verify"
 VERSION = 1
 CHUNK_FRAMES = 32
 CHUNK_NEURONS = 1 << 24
@@ -99,22 +97,13 @@ def _verify(config: VerifyConfig, net: IntegerNet, frames: Frames, artefact: Pat
     if done < len(frames) and summary["ok"]:
         return StageResult(artefact, summary, finished=False)
     parents = {"student": config.student, "core_map": config.core_map, "buffer": config.buffer}
-    provenance = Provenance.of(
-        config, config.seed, {role: path for role, path in parents.items() if path is not None}
-    )
-    document = {
-        "schema": SCHEMA,
-        "version": VERSION,
-        **summary,
-        "differences": [_plain(difference, frames) for difference in differences],
-        "provenance": json.loads(provenance.to_json()),
-    }
-    write_text(artefact, json.dumps(document, indent=1) + "\n")
+    found = summary | {"differences": [_plain(difference, frames) for difference in differences]}
+    write_document(artefact, "verify", VERSION, found, config, parents)
     if not summary["ok"]:
-        found = [str(differences[0])] if differences else []
-        found += [f"the core map departs from the student: {deviation}"] if deviation is not None else []
+        causes = [str(differences[0])] if differences else []
+        causes += [f"the core map departs from the student: {deviation}"] if deviation is not None else []
         raise UserError(
-            f"the ladder does not hold: {'; '.join(found)}{_stranger(config, core_map)}",
+            f"the ladder does not hold: {'; '.join(causes)}{_stranger(config, core_map)}",
             f"map the student again; if it still differs, report it with {artefact}",
         )
     return StageResult(artefact, summary)

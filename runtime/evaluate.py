@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,19 +13,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from configs.atomic import write_text
+from configs.artefacts import EVALUATE
+from configs.document import write_document
 from configs.environment import EnvironmentConfig
 from configs.errors import UserError
 from configs.play import EvaluateConfig
-from configs.provenance import Provenance
 from configs.stage import StageResult
 from runtime.agents import Agent, agent_file, check_file_game, make_agent
 from teacher.environment import action_meanings
 from teacher.evaluation import Evaluation, ScoresFunction, evaluate
 from teacher.machine import cores
 
-ARTEFACT = "evaluate.json"
-SCHEMA, VERSION = "spikestill.evaluate", 1
+VERSION = 1
 STICKY = 0.25
 
 
@@ -48,12 +46,8 @@ def run(config: EvaluateConfig, run_dir: Path, *, resume: bool = False) -> Stage
     summary |= _measure(config, config.environment, paths)
     if config.also_sticky:
         summary["sticky"] = _measure(config, dataclasses.replace(config.environment, sticky=STICKY), paths)
-    provenance = Provenance.of(config, config.seed, paths)
-    artefact = Path(run_dir) / ARTEFACT
-    document = {
-        "schema": SCHEMA, "version": VERSION, **summary, "provenance": dataclasses.asdict(provenance)
-    }  # fmt: skip
-    write_text(artefact, json.dumps(document, indent=1) + "\n")
+    artefact = Path(run_dir) / EVALUATE
+    write_document(artefact, "evaluate", VERSION, summary, config, paths)
     return StageResult(artefact, summary)
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import math
 import sys
 from pathlib import Path
 from typing import Any
 
-from configs.atomic import write_text
+from configs.artefacts import PLAY
+from configs.document import write_document
 from configs.play import PlayConfig
 from configs.progress import Progress
-from configs.provenance import Provenance
 from configs.stage import StageResult, StopRequest, stop_on_signal
 from runtime.agents import Agent, agent_file, make_agent
 from runtime.clock import Clock, MonotonicClock, steady_interpreter
@@ -22,8 +20,7 @@ from runtime.emulator import FRAME_RATE_HZ, Emulator
 from runtime.loop import play_live
 from runtime.telemetry import Telemetry
 
-ARTEFACT = "play.json"
-SCHEMA, VERSION = "spikestill.play", 1
+VERSION = 1
 
 
 def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
@@ -51,12 +48,8 @@ def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResu
         summary = _play(config, path, emulator, agent, MonotonicClock(), telemetry, stop)
         interrupted = bool(stop)
     summary |= telemetry.summary() | {"interrupted": interrupted}
-    provenance = Provenance.of(config, config.seed, {role: path})
-    document = {
-        "schema": SCHEMA, "version": VERSION, **summary, "provenance": dataclasses.asdict(provenance)
-    }  # fmt: skip
-    artefact = Path(run_dir) / ARTEFACT
-    write_text(artefact, json.dumps(document, indent=1) + "\n")
+    artefact = Path(run_dir) / PLAY
+    write_document(artefact, "play", VERSION, summary, config, {role: path})
     return StageResult(artefact, summary, finished=not interrupted)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from configs import curve
-from configs.artefacts import RESUMED_FROM
+from configs.artefacts import RESUMED_FROM, STUDENT
 from configs.distill import DistillConfig
 from configs.errors import UserError
 from configs.loading import plain
@@ -42,7 +42,6 @@ from teacher.precision.formats import number_format
 from teacher.q_network import Weights
 from teacher.teach import check_same_config, check_same_format
 
-ARTEFACT = "student.safetensors"
 CHECKPOINT = RESUMED_FROM["distill"]
 METRICS = "distill.jsonl"
 SCHEMA = "spikestill.distill-checkpoint"
@@ -387,7 +386,7 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
         finished = training.step >= config.steps
         if finished:
             training.recalibrate()
-        integer_net.save(training.network.to_integer(), run_dir / ARTEFACT, provenance)
+        integer_net.save(training.network.to_integer(), run_dir / STUDENT, provenance)
         seconds = time.monotonic() - began
         summary = {
             "steps": training.step,
@@ -397,7 +396,7 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
             "agreement": training.validate()["agreement"],
         }
         training.close()
-    return StageResult(run_dir / ARTEFACT, summary, finished)
+    return StageResult(run_dir / STUDENT, summary, finished)
 
 
 def _log(training: Distillation, metrics: Path, loss: float, agreement: float, seconds: float) -> None:

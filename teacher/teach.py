@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from configs import curve
-from configs.artefacts import RESUMED_FROM
+from configs.artefacts import RESUMED_FROM, TEACHER
 from configs.errors import UserError
 from configs.loading import plain
 from configs.progress import Progress
@@ -44,7 +44,6 @@ from teacher.precision.formats import number_format
 from teacher.q_network import Weights
 from teacher.replay import Replay
 
-ARTEFACT = "teacher.safetensors"
 CHECKPOINT = RESUMED_FROM["teach"]
 METRICS = "teach.jsonl"
 LOG_UPDATES = 1_000
@@ -317,9 +316,9 @@ def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageRes
                     )
                 skipped, scale = 0, training.learner.scale.value
             if time.monotonic() - saved >= 60.0 * config.checkpoint_minutes:
-                _save(training, checkpoint, run_dir / ARTEFACT, provenance)
+                _save(training, checkpoint, run_dir / TEACHER, provenance)
                 saved = time.monotonic()
-    _save(training, checkpoint, run_dir / ARTEFACT, provenance)
+    _save(training, checkpoint, run_dir / TEACHER, provenance)
     board.close()
     finished = training.step >= config.steps
     summary = {
@@ -331,7 +330,7 @@ def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageRes
         "steps_per_s": (training.step - first_step) / max(time.monotonic() - began, 1e-9),
     }
     training.close()
-    return StageResult(run_dir / ARTEFACT, summary, finished)
+    return StageResult(run_dir / TEACHER, summary, finished)
 
 
 def _save(training: Training, checkpoint: Path, artefact: Path, provenance: Provenance) -> None:

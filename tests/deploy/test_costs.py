@@ -106,6 +106,7 @@ def test_the_stage_writes_its_figures_and_what_it_assumes(
     files = {"student": tmp_path / "student.safetensors", "core_map": tmp_path / "core_map.h5"}
     summary = run(EstimateConfig(frames=70, **files), tmp_path).summary
     written = json.loads((tmp_path / "estimate.json").read_text())
+    assert (written["schema"], written["version"]) == ("spikestill.estimate", 1)
     assert written["operations"] == summary["operations"]
     assert written["provenance"]["parents"].keys() == {"student", "core_map"}
     assert "23.6 pJ" in capsys.readouterr().err

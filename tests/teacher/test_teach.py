@@ -15,6 +15,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from configs.artefacts import TEACHER
 from configs.environment import GAMES, EnvironmentConfig
 from configs.errors import UserError
 from configs.provenance import Provenance
@@ -25,7 +26,7 @@ from teacher.checkpoint import read_teacher
 from teacher.host_learner import HostLearner
 from teacher.policy import load_teacher
 from teacher.replay import Replay
-from teacher.teach import ARTEFACT, CHECKPOINT, METRICS, Training, exploration_rate, learning_rate, run
+from teacher.teach import CHECKPOINT, METRICS, Training, exploration_rate, learning_rate, run
 
 TINY = TeachConfig(
     environment=EnvironmentConfig(game="breakout"), steps=264, num_envs=8, update_period=8, batch_size=16,
@@ -94,7 +95,7 @@ def test_run_writes_teacher_checkpoint_and_metrics(tmp_path, monkeypatch):
     lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
     assert len(lines) == 3
     assert 0.0 <= lines[-1]["dead_conv1"] <= 1.0
-    assert load_file(tmp_path / ARTEFACT)["head.weight"].shape == (4, 512)
+    assert load_file(tmp_path / TEACHER)["head.weight"].shape == (4, 512)
     with pytest.raises(UserError, match=r"was written with batch_size 16, now it is 32"):
         run(dataclasses.replace(TINY, batch_size=32), tmp_path, resume=True)
 
@@ -269,7 +270,7 @@ def test_a_dueling_teacher_is_saved_as_a_nature_network_and_resumes(tmp_path):
 
 
 def test_goes_on_from_a_teacher_without_changing_what_it_says(short, tmp_path):
-    source = Path(shutil.copy(short / ARTEFACT, tmp_path / "source.safetensors"))
+    source = Path(shutil.copy(short / TEACHER, tmp_path / "source.safetensors"))
     config = dataclasses.replace(
         TINY, initial=source, averaging=0.9, center_pixels=True, precision="fp32", seed=5
     )

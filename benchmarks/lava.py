@@ -1,10 +1,10 @@
 """Milliseconds a frame of the Lava backends, beside the packed kernel that the fused one wraps.
 
-    python -m benchmarks.lava [--frames 1000] [--student student.safetensors]
+    python -m benchmarks.lava [--frames 1000] [--student student.safetensors] [--stock-frames 20]
 
 The fused backend and the kernel play a net of the 1-chip geometry (random weights, or the student given);
 the stock backend plays a small net, one frame alone and many in a row, and, with --stock-frames, the large
-net too.
+net too. Writes benchmarks/results/lava.json.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class DistillConfig:
     """Net of Table 1: ``1chip``, ``2chip``, ``4chip`` or ``8chip``."""
     window: Literal["centred", "published"] = "centred"
     """Where in the picture the net looks: ``published`` pads as Table 1 says, whose strides leave the 1-chip net blind
-    for the last ten rows and columns; ``centred`` leaves as many out on every side. The other nets see everything."""
+    for the last ten rows and columns; ``centred`` leaves four out on every side. The other nets see everything."""
     loss: Literal["kl", "nll", "mse"] = "kl"
     """Kullback-Leibler divergence, negative log likelihood of the argmax, or squared error of Q (Rusu 2015)."""
     temperature: float = 0.01

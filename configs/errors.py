@@ -6,8 +6,8 @@ from __future__ import annotations
 class UserError(ValueError):
     """A fault in what the user gave (a file, an option, a machine), not in the program.
 
-    The command line prints it as one line with exit status 1. The message names the object, its
-    actual value, the limit it broke and the remedy.
+    The command line prints it as one line, with exit status 1, or 2 while arguments are read. The message names the
+    object, its actual value, the limit it broke and the remedy.
 
     Args:
         what: the object and what is wrong with it, with the actual value and the limit.

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from configs.environment import EnvironmentConfig
+from configs.environment import check_game
 from configs.teach import check_range
 
 
@@ -16,8 +16,8 @@ class ImportConfig:
 
     path: Path
     """The file: a Stable-Baselines3 ``.zip``, a PyTorch state dict that CleanRL saved, ONNX or TorchScript."""
-    environment: EnvironmentConfig = dataclasses.field(default_factory=EnvironmentConfig)
-    """The game that the agent plays; the file does not say."""
+    game: str
+    """The game that the agent plays, one of the ten of McKinstry 2018 in snake case; the file does not say."""
     library: Literal["auto", "sb3", "cleanrl", "onnx", "torchscript"] = "auto"
     """Who wrote it: Stable-Baselines3 (DQN, QR-DQN, PPO, A2C with ``CnnPolicy``), CleanRL (``dqn_atari``,
     ``ppo_atari``), or any network as ONNX or TorchScript, which stays the program that it is; auto: told from
@@ -29,5 +29,6 @@ class ImportConfig:
     """Which output of an ONNX or TorchScript network has the Q-values or logits, 0..63."""
 
     def __post_init__(self) -> None:
+        check_game(self.game)
         check_range(self, "divide_by", 1e-6, 1e6)
         check_range(self, "output", 0, 63)

@@ -58,7 +58,7 @@ class EvaluateConfig:
     environment: EnvironmentConfig = dataclasses.field(default_factory=EnvironmentConfig)
     """The game."""
     agent: Literal["student", "cores", "lava", "teacher", "fp16", "random"] = "student"
-    """Who plays. ``student`` is the integer net in batches; ``cores`` and ``lava`` give the same, slower."""
+    """Who plays. ``student`` is the integer net in batches; ``cores`` and ``lava`` give the same."""
     teacher: Path | None = None
     """Teacher file; None: the zoo's for the game."""
     student: Path | None = None

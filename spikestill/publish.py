@@ -1,6 +1,7 @@
 """Put a teacher and a student into the zoo, with cards that say what they score and what made them.
 
-    python -m spikestill.publish pong --teacher runs/pong/teacher.safetensors --student runs/pong/student.safetensors
+    python -m spikestill.publish pong --teacher runs/pong/teacher.safetensors --student runs/pong/student.safetensors \\
+        [--ancestors runs/pong/first ...]
 
 The teacher is stored in fp16 and scored as stored. Every file must come from our own commands: its card is
 written from its provenance and from the learning curve beside it.

@@ -84,8 +84,8 @@ VERBS: dict[str, Verb] = {
         Verb(
             name="import",
             summary="take an agent of Stable-Baselines3 or CleanRL, or an ONNX or TorchScript network, as the teacher",
-            example="spikestill import dqn_pong.zip --environment.game pong --run_dir runs/pong\n"
-            "    writes runs/pong/teacher.safetensors, from which `record --run_dir runs/pong` goes on",
+            example="spikestill import agent.zip --game breakout --run_dir runs/mine\n"
+            "    writes runs/mine/teacher.safetensors, from which `record breakout --run_dir runs/mine` goes on",
             config="configs.importing:ImportConfig",
             function="teacher.importing:run",
             artefact=artefacts.TEACHER,
@@ -174,6 +174,7 @@ VERBS: dict[str, Verb] = {
             config="configs.pipeline:RunConfig",
             function="spikestill.pipeline:run",
             artefact=artefacts.REPORT,
+            positional="environment.game",
         ),
         Verb(
             name="inspect",

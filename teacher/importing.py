@@ -52,7 +52,7 @@ def run(config: ImportConfig, run_dir: Path, *, resume: bool = False) -> StageRe
     Raises:
         UserError: the file cannot be read safely, is none of these agents, or plays with another number of actions.
     """
-    game = config.environment.game
+    game = config.game
     path = Path(config.path)
     content = read_content(path)
     library = told_from(path, content) if config.library == "auto" else config.library
@@ -65,7 +65,7 @@ def run(config: ImportConfig, run_dir: Path, *, resume: bool = False) -> StageRe
         if scores.shape[1] != actions:
             raise UserError(
                 f"{path}: scores {scores.shape[1]} actions, {game} has {actions}",
-                "give --environment.game the game that it plays, or --output another output",
+                "give --game the game that it plays, or --output another output",
             )
         save_program(artefact, program, game, actions, provenance)
         summary |= {"kind": "program", "scores_of_noise": [float(scores.min()), float(scores.max())]}
@@ -195,7 +195,7 @@ def nature_weights(
     if scored != actions:
         raise UserError(
             f"{path}: scores {scored} actions, {game} has {actions}",
-            "give --environment.game the game that it plays; agents that model distributions (C51) are not read",
+            "give --game the game that it plays; agents that model distributions (C51) are not read",
         )
     for name, shape in q_network.shapes(actions).items():
         if tuple(weights[name].shape) != shape:
@@ -217,7 +217,7 @@ def mean_of_quantiles(weights: Weights, actions: int, path: Path) -> Weights:
     if rows % actions:
         raise UserError(
             f"{path}: {rows} quantiles in all are no multiple of {actions} actions",
-            "give --environment.game the game that it plays",
+            "give --game the game that it plays",
         )
     return {
         "head.weight": weights["head.weight"].view(-1, actions, weights["head.weight"].shape[1]).mean(dim=0),

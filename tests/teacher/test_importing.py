@@ -17,7 +17,6 @@ import pytest
 import torch
 from torch import nn
 
-from configs.environment import EnvironmentConfig
 from configs.errors import UserError
 from configs.importing import ImportConfig
 from configs.record import RecordConfig
@@ -64,7 +63,7 @@ def stacks() -> np.ndarray:
 
 
 def imported(path: Path, folder: Path, **options: object) -> np.ndarray:
-    run(ImportConfig(path=path, **options), folder)
+    run(ImportConfig(path=path, game="pong", **options), folder)
     return load_teacher(folder / "teacher.safetensors").q_values(stacks())
 
 
@@ -177,7 +176,7 @@ def test_programs_that_do_not_fit_are_refused(programs: tuple[Path, torch.Tensor
         (folder / "net.onnx", {"library": "torchscript"}, "not readable as TorchScript"),
     ):
         with pytest.raises(UserError, match=match):
-            run(ImportConfig(path=path, **options), tmp_path / "out")
+            run(ImportConfig(path=path, game="pong", **options), tmp_path / "out")
     assert not (tmp_path / "out" / "teacher.safetensors").exists()
 
 
@@ -197,7 +196,7 @@ def test_a_network_of_bytes_is_not_divided_for(tmp_path: Path) -> None:
     )
     torch.testing.assert_close(torch.from_numpy(imported(path, tmp_path)), Bytes()(x), rtol=1e-4, atol=1e-6)
     with pytest.raises(UserError, match="takes uint8 pixels, which cannot be divided by 255"):
-        run(ImportConfig(path=path, divide_by=255.0), tmp_path / "out")
+        run(ImportConfig(path=path, game="pong", divide_by=255.0), tmp_path / "out")
 
 
 class Payload:
@@ -212,7 +211,7 @@ def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     torch.save(nn.Linear(2, 2), tmp_path / "whole.pth")
     for name in ("evil.pth", "plain.pkl", "whole.pth"):
         with pytest.raises(UserError, match=rf"{name}: holds more than tensors") as caught:
-            run(ImportConfig(path=tmp_path / name), tmp_path)
+            run(ImportConfig(path=tmp_path / name, game="pong"), tmp_path)
         assert "torch.save(agent.state_dict()" in str(caught.value.remedy)
     assert not (tmp_path / "unpickled").exists()
     assert not (tmp_path / "teacher.safetensors").exists()
@@ -238,11 +237,9 @@ def test_what_is_no_agent_is_refused_by_name(tmp_path: Path, monkeypatch: pytest
         ("c51.pth", "scores 306 actions, pong has 6"),
     ):
         with pytest.raises(UserError, match=match):
-            run(ImportConfig(path=tmp_path / name), tmp_path)
+            run(ImportConfig(path=tmp_path / name, game="pong"), tmp_path)
     torch.save(agent, tmp_path / "pong.pth")
     with pytest.raises(UserError, match="scores 6 actions, breakout has 4"):
-        run(
-            ImportConfig(path=tmp_path / "pong.pth", environment=EnvironmentConfig(game="breakout")), tmp_path
-        )
+        run(ImportConfig(path=tmp_path / "pong.pth", game="breakout"), tmp_path)
     with pytest.raises(UserError, match=r"has no policy\.pth"):
-        run(ImportConfig(path=tmp_path / "pong.pth", library="sb3"), tmp_path)
+        run(ImportConfig(path=tmp_path / "pong.pth", game="pong", library="sb3"), tmp_path)

@@ -7,13 +7,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from configs.atomic import write_text
+from configs.atomic import is_no_space, no_space, write_text
 
 
 def append(path: Path, values: Mapping[str, Any]) -> None:
-    """Add a line."""
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(values) + "\n")
+    """Add a line.
+
+    Raises:
+        UserError: the disk is full.
+    """
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+    except OSError as error:
+        if is_no_space(error):
+            raise no_space(path, error) from error
+        raise
 
 
 def cut(path: Path, step: int) -> float:

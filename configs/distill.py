@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from configs.errors import UserError, nearest
 from configs.teach import check_range
@@ -67,6 +67,9 @@ class DistillConfig:
     """Wall-clock minutes between checkpoints, > 0."""
     seed: int = 0
     """Seed of the initial weights and of the batches, >= 0."""
+
+    WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("checkpoint_minutes", "log_steps")
+    """Options that change nothing of what is made."""
 
     def __post_init__(self) -> None:
         if self.architecture not in ARCHITECTURE_NAMES:

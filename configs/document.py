@@ -13,25 +13,20 @@ from configs.provenance import Provenance
 
 
 def write_document(
-    path: Path,
-    stage: str,
-    version: int,
-    found: Mapping[str, Any],
-    config: Any,
-    parents: Mapping[str, Path | None],
+    path: Path, stage: str, version: int, found: Mapping[str, Any], provenance: Provenance
 ) -> None:
-    """Write ``found`` to ``path``, atomically, with schema ``spikestill.STAGE`` and the run's provenance.
+    """Write ``found`` to ``path``, atomically, with schema ``spikestill.STAGE`` and the provenance.
 
     Args:
+        path: the file.
         stage: the stage's name.
         version: of the document's keys; a reader refuses a newer one.
-        config: the stage's options, a dataclass with ``seed``.
-        parents: role to the file that the stage read; None where it read none.
+        found: plain JSON values.
+        provenance: of the run, taken when it read its files.
 
     Raises:
         UserError: the disk is full.
     """
-    files = {role: file for role, file in parents.items() if file is not None}
-    provenance = dataclasses.asdict(Provenance.of(config, config.seed, files))
-    document = {"schema": f"spikestill.{stage}", "version": version, **found, "provenance": provenance}
+    record = dataclasses.asdict(provenance)
+    document = {"schema": f"spikestill.{stage}", "version": version, **found, "provenance": record}
     write_text(path, json.dumps(document, indent=1) + "\n")

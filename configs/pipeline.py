@@ -36,7 +36,7 @@ class RunConfig:
     environment: EnvironmentConfig = dataclasses.field(default_factory=EnvironmentConfig)
     """The game, for every stage."""
     teacher: Path | None = None
-    """Teacher file; None: the zoo's for the game."""
+    """Teacher file; None: ``teacher.safetensors`` of the run folder, or else the zoo's for the game."""
     record: RecordConfig = dataclasses.field(default_factory=RecordConfig)
     """Options of the buffer."""
     distill: DistillConfig = dataclasses.field(default_factory=DistillConfig)

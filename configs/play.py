@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from configs.environment import EnvironmentConfig
 from configs.errors import UserError
@@ -37,6 +37,9 @@ class PlayConfig:
     """``terminal`` shows the game where standard error is a terminal; ``none`` shows nothing."""
     record: Path | None = None
     """MP4 to write, every frame of the screen beside the agent's panel; None: no recording."""
+
+    WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("view", "record")
+    """Options that change nothing of what is made."""
 
     def __post_init__(self) -> None:
         if self.seconds is not None:
@@ -77,6 +80,9 @@ class EvaluateConfig:
     """Games played at a time, 1..1024; the scores do not depend on it."""
     seed: int = 0
     """Seed of games and exploration, 0..2**31 - 1."""
+
+    WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("num_envs",)
+    """Options that change nothing of what is made."""
 
     def __post_init__(self) -> None:
         check_range(self, "episodes", 1, 1e6)

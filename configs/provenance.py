@@ -50,6 +50,8 @@ def check_content(texts: Sequence[str], arrays: Mapping[str, npt.NDArray[Any]], 
 def git_commit() -> str:
     """Return the commit of the source tree, with ``+dirty`` where it has changes; '' outside a checkout."""
     root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():  # installed, perhaps below another project's checkout
+        return ""
     try:
         run = subprocess.run(
             ["git", "-C", str(root), "describe", "--always", "--abbrev=12", "--dirty=+dirty"],
@@ -114,15 +116,17 @@ class Provenance:
     machine: str = ""
 
     @staticmethod
-    def of(config: Any, seed: int, parents: Mapping[str, Path] | None = None) -> Provenance:
-        """Return the provenance of a run, now: ``config`` is a dataclass or a mapping."""
+    def of(config: Any, seed: int, parents: Mapping[str, Path | None] | None = None) -> Provenance:
+        """Return the provenance of a run, now: ``config`` is a dataclass or a mapping, a parent of None none."""
         plain = dataclasses.asdict(config) if dataclasses.is_dataclass(config) else dict(config)  # type: ignore[arg-type]
         return Provenance(
             config=json.loads(json.dumps(plain, default=str)),
             seed=seed,
             commit=git_commit(),
             versions=versions(),
-            parents={role: file_sha256(Path(path)) for role, path in (parents or {}).items()},
+            parents={
+                role: file_sha256(Path(path)) for role, path in (parents or {}).items() if path is not None
+            },
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             machine=machine(),
         )

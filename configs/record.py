@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import ClassVar
 
 from configs.environment import EnvironmentConfig
 from configs.errors import UserError
@@ -36,6 +37,9 @@ class RecordConfig:
     """Deflate level of the frames, 1 (fast) .. 9 (small); lossless."""
     seed: int = 0
     """Seed of games and exploration, 0..2**31 - 1."""
+
+    WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("flush_every",)
+    """Options that change nothing of what is made."""
 
     def __post_init__(self) -> None:
         for field, low, high in (

@@ -42,13 +42,21 @@ def hdf5_schema(path: Path) -> str:
     """Return the schema that an HDF5 file names, be it a buffer or another artefact; '' where it names none.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: the file is damaged, or being written.
     """
+    recover(path)
     try:
         with h5py.File(path, "r") as file:
             return str(file.attrs.get("schema", ""))
     except OSError as error:
+        if _is_locked(error):
+            raise in_use(path) from error
         raise UserError(f"{path}: damaged HDF5 ({error})", "make it again") from error
+
+
+def _is_locked(error: Exception) -> bool:
+    """Return True for the error that HDF5 gives where another process writes the file."""
+    return isinstance(error, BlockingIOError) or "unable to lock file" in str(error)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,10 +312,8 @@ class BufferFile:
             _check_steps(self.steps, self.header)
         except UserError:
             raise
-        except BlockingIOError as error:
-            raise in_use(self.path) from error
         except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            if "unable to lock file" in str(error):
+            if _is_locked(error):
                 raise in_use(self.path) from error
             raise UserError(f"{self.path}: not a readable buffer: {error}", REMEDY) from error
         self._descriptor = os.open(self.path, os.O_RDONLY)
@@ -318,22 +324,23 @@ class BufferFile:
         Args:
             chunk: rows ``chunk * CHUNK_ROWS`` and following, 0..ceil(T / CHUNK_ROWS) - 1.
             stream: 0..N-1.
-            rows: 1..CHUNK_ROWS; rows behind T are zero. The whole chunk is checked against its checksum.
+            rows: 1..CHUNK_ROWS; rows behind T are zero. The whole chunk is checked against its checksum, whatever
+                ``rows`` is.
 
         Raises:
             UserError: the chunk is damaged.
         """
         packed = os.pread(self._descriptor, int(self._size[chunk, stream]), int(self._offset[chunk, stream]))
         unpacker = zlib.decompressobj()
-        wanted = rows * PIXELS
+        wanted = CHUNK_ROWS * PIXELS
         try:
-            # One byte more than a whole chunk holds, so that the checksum behind it is read as well.
-            content = unpacker.decompress(packed, wanted if rows < CHUNK_ROWS else wanted + 1)
+            # One byte more than a chunk holds, so that the checksum behind it is read as well.
+            content = unpacker.decompress(packed, wanted + 1)
         except zlib.error as error:
             raise self._damaged(chunk, stream, str(error)) from error
-        if len(content) != wanted or (rows == CHUNK_ROWS and not unpacker.eof):
+        if len(content) != wanted or not unpacker.eof:
             raise self._damaged(chunk, stream, f"{len(content)} bytes, {wanted} wanted")
-        return np.frombuffer(content, np.uint8).reshape(rows, PIXELS)
+        return np.frombuffer(content, np.uint8).reshape(CHUNK_ROWS, PIXELS)[:rows]
 
     def _damaged(self, chunk: int, stream: int, what: str) -> UserError:
         steps = f"{chunk * CHUNK_ROWS}..{(chunk + 1) * CHUNK_ROWS - 1}"

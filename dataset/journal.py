@@ -174,6 +174,7 @@ class JournaledFile:
         self._committed = self._size = os.fstat(self._descriptor).st_size
         self._position = 0
         self._pages: dict[int, bytearray] = {}
+        self._journaled = False
         self.failure: OSError | None = None
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -253,6 +254,8 @@ class JournaledFile:
                 os.posix_fallocate(self._descriptor, self._committed, self._size - self._committed)
             os.fsync(self._descriptor)
             if self._pages:
+                # From here on a journal may say that the file ends behind the last commit: close() cuts nothing off.
+                self._journaled = True
                 self._write_journal()
         except OSError as error:
             self.failure = error
@@ -262,11 +265,13 @@ class JournaledFile:
             journal_path(self.path).unlink()
         self._pages.clear()
         self._committed = max(self._committed, self._size)
+        self._journaled = False
 
     def close(self) -> None:
-        """Drop what was not committed and close the file."""
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._descriptor, self._committed)
+        """Drop what was not committed and close the file; its next reader finishes a commit that was interrupted."""
+        if not self._journaled:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self._committed)
         os.close(self._descriptor)
 
     def _write_journal(self) -> None:
@@ -281,6 +286,7 @@ class JournaledFile:
                 os.fsync(file.fileno())
         except OSError:
             journal.unlink(missing_ok=True)
+            self._journaled = False
             raise
         folder = os.open(self.path.parent, os.O_RDONLY)
         try:

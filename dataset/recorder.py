@@ -32,7 +32,7 @@ from teacher.machine import cores
 # Blocks that may wait to be packed before the games wait for the disk.
 BLOCKS_IN_FLIGHT = 2
 # Options that may differ between a recording and its resumption; teacher and student are compared by their hashes.
-FREE_OPTIONS = ("frames", "flush_every", "compression", "teacher", "student")
+FREE_OPTIONS = (*RecordConfig.WITHOUT_EFFECT, "frames", "compression", "teacher", "student")
 
 
 class Policy(Protocol):
@@ -289,7 +289,8 @@ def _play(
                 for group in groups:
                     if done:
                         group.receive(steps, done - 1)
-                background.put(frames_NRP[:, :done], steps.first(done))
+                if done:
+                    background.put(frames_NRP[:, :done], steps.first(done))
                 row, room = row + done, CHUNK_ROWS
                 bar.advance(done * streams)
     finally:

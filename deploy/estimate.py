@@ -13,6 +13,7 @@ from configs.document import write_document
 from configs.errors import UserError
 from configs.estimating import EstimateConfig
 from configs.hardware import hardware
+from configs.provenance import Provenance
 from configs.stage import StageResult
 from deploy import costs
 from deploy.core_map import load as load_core_map
@@ -43,6 +44,8 @@ def run(config: EstimateConfig, run_dir: Path, *, resume: bool = False) -> Stage
             "give the student that was mapped",
         )
     frames = Frames(config.buffer, config.frames, config.seed, net.input_shape, config.student)
+    parents = {"student": config.student, "core_map": config.core_map, "buffer": config.buffer}
+    provenance = Provenance.of(config, config.seed, parents)
     with contextlib.closing(frames):
         stacks_BCHW = frames.stacks(0, len(frames))
     rates = firing_rates(net, stacks_BCHW)
@@ -64,9 +67,8 @@ def run(config: EstimateConfig, run_dir: Path, *, resume: bool = False) -> Stage
             "layers": [dataclasses.asdict(row) for row in partition],
         }
     summary["assumptions"] = list(costs.ASSUMPTIONS)
-    parents = {"student": config.student, "core_map": config.core_map, "buffer": config.buffer}
     artefact = Path(run_dir) / ESTIMATE
-    write_document(artefact, "estimate", VERSION, summary, config, parents)
+    write_document(artefact, "estimate", VERSION, summary, provenance)
     print("Assumed: " + "\n         ".join(costs.ASSUMPTIONS), file=sys.stderr)
     return StageResult(artefact, summary)
 

@@ -52,7 +52,7 @@ class Frames:
         from dataset.reader import BufferReader
 
         self.source = "buffer"
-        self._reader = BufferReader(buffer)
+        self._reader = BufferReader(buffer, memory=0)
         available = len(self._reader)
         rng = np.random.default_rng(seed)
         self.indices = np.sort(rng.choice(available, min(count, available), replace=False))

@@ -17,7 +17,7 @@ from configs.document import write_document
 from configs.errors import UserError
 from configs.hardware import hardware
 from configs.progress import Progress
-from configs.provenance import file_sha256
+from configs.provenance import Provenance, file_sha256
 from configs.stage import StageResult, stop_on_signal
 from configs.verify import VerifyConfig
 from deploy.core_map import CoreMap, load
@@ -64,6 +64,8 @@ def run(config: VerifyConfig, run_dir: Path, *, resume: bool = False) -> StageRe
 
 def _verify(config: VerifyConfig, net: IntegerNet, frames: Frames, artefact: Path) -> StageResult:
     core_map, unmapped = _core_map(config, net)
+    parents = {"student": config.student, "core_map": config.core_map, "buffer": config.buffer}
+    provenance = Provenance.of(config, config.seed, parents)
     deviation = first_deviation(core_map, net) if core_map is not None else None
     rungs = [naive_rung(net, config.naive_frames), packed_rung(net, len(frames))]
     if config.naive_frames == 0:
@@ -96,9 +98,8 @@ def _verify(config: VerifyConfig, net: IntegerNet, frames: Frames, artefact: Pat
     }
     if done < len(frames) and summary["ok"]:
         return StageResult(artefact, summary, finished=False)
-    parents = {"student": config.student, "core_map": config.core_map, "buffer": config.buffer}
     found = summary | {"differences": [_plain(difference, frames) for difference in differences]}
-    write_document(artefact, "verify", VERSION, found, config, parents)
+    write_document(artefact, "verify", VERSION, found, provenance)
     if not summary["ok"]:
         causes = [str(differences[0])] if differences else []
         causes += [f"the core map departs from the student: {deviation}"] if deviation is not None else []

@@ -137,7 +137,8 @@ def agent_file(
         core_map: for ``cores``.
 
     Raises:
-        UserError: unknown name, no such file in the zoo, or a student without a map for ``cores``.
+        UserError: unknown name, no such file in the zoo, a student without a map for ``cores``, or a map without a
+            student for the others.
     """
     if name == "cores":
         if core_map is None and student is not None:
@@ -147,6 +148,11 @@ def agent_file(
             )
         return "core_map", Path(core_map or zoo_path(game, "core_map-1chip.h5"))
     if name in ("lava", "student"):
+        if student is None and core_map is not None:
+            raise UserError(
+                f"agent {name} plays a student, and only a core map is given ({core_map})",
+                "give --student, or take --agent cores",
+            )
         return "student", Path(student or zoo_path(game, "student-1chip.safetensors"))
     if name in ("teacher", "fp16"):
         return "teacher", Path(teacher or zoo_path(game, "teacher.safetensors"))

@@ -209,7 +209,10 @@ def real_time_thread() -> Iterator[bool]:
     try:
         yield True
     finally:
-        os.sched_setscheduler(thread, policy, parameter)
+        try:
+            os.sched_setscheduler(thread, policy, parameter)
+        except PermissionError:  # only a privileged thread may take the flag away again
+            os.sched_setscheduler(thread, policy | os.SCHED_RESET_ON_FORK, parameter)
 
 
 def step_back(niceness: int) -> None:

@@ -18,6 +18,7 @@ from configs.document import write_document
 from configs.environment import EnvironmentConfig
 from configs.errors import UserError
 from configs.play import EvaluateConfig
+from configs.provenance import Provenance
 from configs.stage import StageResult
 from runtime.agents import Agent, agent_file, check_file_game, make_agent
 from teacher.environment import action_meanings
@@ -41,17 +42,20 @@ def run(config: EvaluateConfig, run_dir: Path, *, resume: bool = False) -> Stage
         UserError: a file that is missing, unreadable or for another game.
     """
     game = config.environment.game
-    paths = _paths(config)
+    paths = files_read(config)
+    # A file that is missing is refused by its reader.
+    parents = {role: path for role, path in paths.items() if path.is_file()}
+    provenance = Provenance.of(config, config.seed, parents)
     summary = {"game": game, "agent": config.agent, "epsilon": config.epsilon, "seed": config.seed}
     summary |= _measure(config, config.environment, paths)
     if config.also_sticky:
         summary["sticky"] = _measure(config, dataclasses.replace(config.environment, sticky=STICKY), paths)
     artefact = Path(run_dir) / EVALUATE
-    write_document(artefact, "evaluate", VERSION, summary, config, paths)
+    write_document(artefact, "evaluate", VERSION, summary, provenance)
     return StageResult(artefact, summary)
 
 
-def _paths(config: EvaluateConfig) -> dict[str, Path]:
+def files_read(config: EvaluateConfig) -> dict[str, Path]:
     """Return the files by role that the run reads; the comparison's teacher is ``teacher``."""
     files = {"teacher": config.teacher, "student": config.student, "core_map": config.core_map}
     game = config.environment.game

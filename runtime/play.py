@@ -12,6 +12,7 @@ from configs.artefacts import PLAY
 from configs.document import write_document
 from configs.play import PlayConfig
 from configs.progress import Progress
+from configs.provenance import Provenance
 from configs.stage import StageResult, StopRequest, stop_on_signal
 from runtime.agents import Agent, agent_file, make_agent
 from runtime.clock import Clock, MonotonicClock, steady_interpreter
@@ -43,13 +44,14 @@ def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResu
         stack.callback(emulator.close)
         agent = make_agent(config.agent, path, game, len(emulator.actions))
         stack.callback(agent.close)
+        provenance = Provenance.of(config, config.seed, {role: path})
         stop = stack.enter_context(stop_on_signal())
         telemetry = Telemetry()
         summary = _play(config, path, emulator, agent, MonotonicClock(), telemetry, stop)
         interrupted = bool(stop)
     summary |= telemetry.summary() | {"interrupted": interrupted}
     artefact = Path(run_dir) / PLAY
-    write_document(artefact, "play", VERSION, summary, config, {role: path})
+    write_document(artefact, "play", VERSION, summary, provenance)
     return StageResult(artefact, summary, finished=not interrupted)
 
 

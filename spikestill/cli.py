@@ -13,7 +13,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,9 @@ def _main(words: list[str]) -> int:
         config = _config(verb, arguments, run_dir)
     except UserError as error:
         if debug:
-            raise
+            import traceback
+
+            traceback.print_exception(error)
         return _bad_arguments(error, f"spikestill {verb.name} --help")
     except BrokenPipeError:
         raise
@@ -99,8 +101,10 @@ def _run(verb: Verb, config: Any, run_dir: Path, arguments: Arguments, debug: bo
     as_json, resume = "json" in arguments.common, "resume" in arguments.common
     try:
         # What libraries print goes to standard error: standard output is the summary's.
-        with contextlib.redirect_stdout(sys.stderr), saved_config(verb, config, run_dir):
+        with contextlib.redirect_stdout(sys.stderr), saved_config(verb, config, run_dir) as put_back:
             result = verb.run(config, run_dir, resume=resume)
+            if not (result.finished or verb.goes_on):
+                put_back()
     except BrokenPipeError:
         raise
     except Exception as error:
@@ -115,28 +119,33 @@ def _run(verb: Verb, config: Any, run_dir: Path, arguments: Arguments, debug: bo
 
 
 @contextlib.contextmanager
-def saved_config(verb: Verb, config: Any, run_dir: Path) -> Iterator[None]:
-    """Keep the resolved options of a run in ``run_dir/VERB.config.yaml``.
+def saved_config(verb: Verb, config: Any, run_dir: Path) -> Iterator[Callable[[], None]]:
+    """Keep the resolved options of a run in ``run_dir/VERB.config.yaml``; yield what puts back what lay there before.
 
-    Where the run fails before it writes its artefact, what lay there before is put back.
+    It does so where the run fails, or is interrupted and cannot be resumed, before it writes its artefact.
     """
     from configs.atomic import write_text
     from configs.loading import to_yaml
 
     if not verb.writes:
-        yield
+        yield lambda: None
         return
     path, artefact = run_dir / f"{verb.name}.config.yaml", run_dir / verb.artefact
     before, stamp = path.read_text(encoding="utf-8") if path.is_file() else None, _stamp(artefact)
-    write_text(path, to_yaml(config))
-    try:
-        yield
-    except Exception:
+
+    def put_back() -> None:
         if _stamp(artefact) == stamp:
             if before is None:
                 path.unlink(missing_ok=True)
             else:
                 write_text(path, before)
+
+    write_text(path, to_yaml(config))
+    try:
+        yield put_back
+    except BaseException as error:
+        if isinstance(error, Exception) or not verb.goes_on:
+            put_back()
         raise
 
 
@@ -194,7 +203,7 @@ def parse(verb: Verb, words: Sequence[str]) -> Arguments:
             else:
                 value, index = following, index + 1
         (arguments.common if name in COMMON else arguments.own)[name] = value
-    if "resume" in arguments.common and not verb.resumable and verb.name != "run":
+    if "resume" in arguments.common and not verb.goes_on:
         resumable = ", ".join(name for name, each in VERBS.items() if each.resumable)
         raise UserError(f"{verb.name} has nothing to resume", f"leave --resume away; it is for {resumable}")
     return arguments
@@ -231,7 +240,7 @@ def _run_dir(verb: Verb, arguments: Arguments) -> Path:
         raise UserError(
             "--resume does not say which run", "give --run_dir, the folder of the interrupted run"
         )
-    return Path("runs") / f"{verb.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return Path("runs") / f"{verb.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
 
 
 def _config(verb: Verb, arguments: Arguments, run_dir: Path) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 MAX_ROWS = 60
 WIDTH = 160
@@ -19,8 +19,12 @@ def print_summary(title: str, summary: Mapping[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    console = Console(
+        highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else WIDTH
+    )
     scalars = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    for _ in range(2):
+        scalars.add_column(overflow="fold")
     tables: list[tuple[str, list[Mapping[str, Any]]]] = []
     for name, value in _flat(summary):
         if isinstance(value, list) and value and all(isinstance(row, Mapping) for row in value):
@@ -31,7 +35,8 @@ def print_summary(title: str, summary: Mapping[str, Any]) -> None:
         table = Table(title=name, title_justify="left", box=None, pad_edge=False, header_style="bold")
         columns = [key for key in rows[0] if key not in SKIPPED]
         for column in columns:
-            table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
+            justify: Literal["left", "right"] = "left" if isinstance(rows[0][column], str) else "right"
+            table.add_column(column, justify=justify, overflow="fold")
         for row in rows[:MAX_ROWS]:
             table.add_row(*(shown(row.get(column)) for column in columns))
         console.print(table)

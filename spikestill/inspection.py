@@ -104,9 +104,14 @@ def schema_of(path: Path) -> str:
 def _teacher(path: Path) -> Contents:
     from spikestill.charts import png_uri
     from spikestill.pictures import filter_pixels
-    from teacher.checkpoint import read_teacher
+    from teacher.checkpoint import NATURE, nature_network, read_teacher_file
 
-    weights, game, actions, provenance = read_teacher(path)
+    file = read_teacher_file(path)
+    if file.architecture != NATURE:
+        program = {"program": file.architecture, "bytes": path.stat().st_size}
+        found = {"game": file.game, "actions": file.actions, **program}
+        return Contents("teacher", found, file.provenance, lambda: [])
+    weights, game, actions, provenance = nature_network(path, file)
     rows = [
         {"tensor": name, "shape": list(tensor.shape), "min": float(tensor.min()), "max": float(tensor.max())}
         for name, tensor in weights.items()
@@ -205,7 +210,7 @@ def _buffer(path: Path) -> Contents:
     def pictures() -> list[tuple[str, str]]:
         from dataset.reader import BufferReader
 
-        with BufferReader(path) as reader:
+        with BufferReader(path, memory=0) as reader:
             indices = np.linspace(0, len(reader) - 1, FRAMES).astype(np.int64)
             newest = reader.stacks(indices)[:, -1]
         sheet = np.concatenate([np.concatenate(list(row), axis=1) for row in np.array_split(newest, 3)])

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from configs.artefacts import GAME, INPUTS, REPORT, RESUMED_FROM
+from configs.artefacts import GAME, INPUTS, REPORT, RESUMED_FROM, TEACHER
 from configs.atomic import write_text
 from configs.errors import UserError
 from configs.loading import plain
@@ -26,8 +26,6 @@ from spikestill.verbs import VERBS
 
 STATE = "pipeline.json"
 SCHEMA, VERSION = "spikestill.pipeline", 1
-# The one option that names a file which a stage writes: the video of ``play``.
-WRITTEN = "record"
 
 
 class State:
@@ -44,12 +42,12 @@ class State:
             if saved["schema"] != SCHEMA or saved["version"] != VERSION:
                 raise UserError(
                     f"{self.path}: schema {saved['schema']} {saved['version']}, {SCHEMA} {VERSION} wanted",
-                    "give another --run_dir, or delete the file to begin anew",
+                    "give another --run_dir",
                 )
             self.stages, self._hashes = saved["stages"], saved["hashes"]
         except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
             raise UserError(
-                f"{self.path}: not a pipeline's state ({error})", "delete it to begin anew"
+                f"{self.path}: not a pipeline's state ({error})", "give another --run_dir"
             ) from error
 
     def save(self) -> None:
@@ -70,11 +68,18 @@ class State:
 
 def files_read(name: str, config: Any) -> dict[str, Path]:
     """Return option to file for every file that a stage reads."""
+    if name == "evaluate":
+        from runtime.evaluate import files_read as read
+
+        return read(config)
+    if name == "play":
+        from runtime.agents import agent_file
+
+        given = {option: Path(getattr(config, option)) for option in INPUTS[name]}
+        return dict([agent_file(config.agent, config.environment.game, **given)])
     files = {option: Path(getattr(config, option)) for option in INPUTS[name]}
     given = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    return files | {
-        option: value for option, value in given.items() if isinstance(value, Path) and option != WRITTEN
-    }
+    return files | {option: value for option, value in given.items() if isinstance(value, Path)}
 
 
 def stage_key(name: str, config: Any, state: State) -> str:
@@ -84,8 +89,8 @@ def stage_key(name: str, config: Any, state: State) -> str:
         UserError: a file that it reads is missing.
     """
     files = files_read(name, config)
-    options = {option: value for option, value in plain(config).items() if option not in files}
-    options.pop(WRITTEN, None)  # where the recording is written changes nothing
+    without = {*files, *INPUTS[name], *getattr(config, "WITHOUT_EFFECT", ())}
+    options = {option: value for option, value in plain(config).items() if option not in without}
     parents = {}
     for option, path in files.items():
         if not path.is_file():
@@ -120,10 +125,19 @@ def run(config: RunConfig, run_dir: Path, *, resume: bool = False) -> StageResul
     from runtime.zoo import zoo_path
 
     run_dir.mkdir(parents=True, exist_ok=True)
-    teacher = config.teacher or zoo_path(config.environment.game, "teacher.safetensors")
+    teacher = config.teacher or run_dir / TEACHER
+    if config.teacher is None and not teacher.is_file():
+        teacher = zoo_path(config.environment.game, TEACHER)
     if not teacher.is_file():
         raise UserError(f"{teacher}: no such teacher", "give --teacher a file that `spikestill teach` wrote")
     state = State(run_dir)
+    for name in STAGES:
+        artefact = run_dir / VERBS[name].artefact
+        if name not in state.stages and artefact.exists():
+            raise UserError(
+                f"{artefact}: is there, and {state.path} does not know it: {name} would replace it",
+                "move it away, or give another --run_dir",
+            )
     for index, name in enumerate(STAGES):
         resolved = config.stage(name, run_dir, teacher)
         key = stage_key(name, resolved, state)
@@ -151,16 +165,29 @@ def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) ->
     resumable = VERBS[name].resumable
     resume = resumable and before.get("key") == key and before.get("finished") is False
     spent = before.get("seconds", 0.0) if resume else 0.0
+    aside: Path | None = None
     if resumable and not resume:
         # What an earlier key left must not be there once this one counts as begun: a kill may come before the stage
         # itself replaces it. Only a stage may refuse to replace what it is to read.
         left = run_dir / RESUMED_FROM[name]
-        if left.resolve() not in {path.resolve() for path in files_read(name, config).values()}:
-            left.unlink(missing_ok=True)
+        if left.is_file() and left.resolve() not in {
+            path.resolve() for path in files_read(name, config).values()
+        }:
+            aside = left.with_name(left.name + ".before")
+            left.replace(aside)
     state.stages[name] = {"key": key, "finished": False, "seconds": spent, "summary": {}}
     state.save()
     began = time.monotonic()
-    result = VERBS[name].run(config, run_dir, resume=resume)
+    try:
+        result = VERBS[name].run(config, run_dir, resume=resume)
+    except Exception:
+        if aside is not None and not left.exists():  # refused before it wrote anything
+            aside.replace(left)
+            state.stages[name] = before
+            state.save()
+        raise
+    if aside is not None:
+        aside.unlink(missing_ok=True)
     seconds = spent + time.monotonic() - began
     state.stages[name] = {
         "key": key,

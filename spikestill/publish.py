@@ -47,8 +47,9 @@ def curve(path: Path, keys: tuple[str, ...]) -> tuple[list[dict[str, Any]], floa
         for line, following in zip(lines, [*lines[1:], {"seconds": 0.0}], strict=True)
         if following["seconds"] < line["seconds"]
     )
-    every = max(1, len(lines) // CURVE_POINTS)
-    return [{key: line[key] for key in keys} for line in lines[::every]], seconds
+    every = -(-len(lines) // CURVE_POINTS)
+    shown = lines[(len(lines) - 1) % every :: every]  # the last one always
+    return [{key: line[key] for key in keys} for line in shown], seconds
 
 
 def score(game: str, agent: str, folder: Path, episodes: int) -> dict[str, Any]:
@@ -86,12 +87,8 @@ def card(kind: str, game: str, summary: dict[str, Any], path: Path, provenance: 
 
 def teacher_curve(folder: Path) -> dict[str, Any]:
     """Return the part of a card that tells how the teacher in a run folder was trained."""
-    points, seconds = curve(folder / "teach.jsonl", ("step", "mean_return_100", "dead_conv1"))
-    return {
-        "training_seconds": round(seconds),
-        "training_frames": 4 * points[-1]["step"],
-        "curve": points,
-    }
+    points, seconds = curve(folder / "teach.jsonl", ("step", "frames", "mean_return_100", "dead_conv1"))
+    return {"training_seconds": round(seconds), "training_frames": points[-1]["frames"], "curve": points}
 
 
 def student_curve(folder: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from configs.artefacts import BUFFER, CORE_MAP, GAME, STUDENT
 from configs.atomic import write_text
-from configs.provenance import file_sha256, git_commit, versions
+from configs.provenance import file_sha256, git_commit, machine, versions
 from spikestill.charts import histogram, interval_chart, line_chart, png_uri
 
 MAX_VIDEO_BYTES = 8 << 20
@@ -129,7 +129,8 @@ def _milliseconds(value: float | None) -> str:
 
 def _scores(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     """Return the score chart, its table and its note."""
-    measured = {"student": evaluation}
+    agent = evaluation["agent"]
+    measured = {"student" if agent in ("cores", "lava") else agent: evaluation}
     measured |= {name: evaluation[name] for name in ("teacher", "random") if name in evaluation}
     rows = [(name, float(each["mean"]), tuple(each["ci95"])) for name, each in measured.items()]
     table = [
@@ -184,8 +185,8 @@ def frame_strip(run_dir: Path) -> tuple[list[dict[str, Any]], str]:
     student = PackedNet(net)
     actions = action_meanings(net.game) if net.game else [str(action) for action in range(net.actions)]
     cards, agree = [], 0
-    with BufferReader(run_dir / BUFFER) as reader:
-        for part in np.array_split(np.arange(len(reader)), STRIP_FRAMES):
+    with BufferReader(run_dir / BUFFER, memory=0) as reader:
+        for part in np.array_split(np.arange(len(reader)), min(STRIP_FRAMES, len(reader))):
             candidates = part[-CANDIDATES:]
             q_NA = reader.q_values(candidates)
             index = int(candidates[int(np.argmax(q_NA.max(axis=1) - q_NA.mean(axis=1)))])
@@ -256,15 +257,6 @@ def _video(path: Path) -> dict[str, Any]:
 def _provenance(run_dir: Path) -> str:
     lines = [f"commit    {git_commit() or 'unknown'}"]
     lines += [f"{name:<9} {version}" for name, version in versions().items()]
-    lines += [f"machine   {platform.platform()}, {_processor()}", ""]
+    lines += [f"machine   {platform.platform()}, {machine()}", ""]
     recipe = run_dir / "run.config.yaml"
     return "\n".join(lines) + "\n" + (recipe.read_text(encoding="utf-8") if recipe.is_file() else "")
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{len(names)} x {names[0]}" if names else platform.machine()

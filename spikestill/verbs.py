@@ -46,6 +46,11 @@ class Verb:
         """``--resume`` goes on with what an interrupted run left."""
         return self.name in artefacts.RESUMED_FROM
 
+    @property
+    def goes_on(self) -> bool:
+        """The same command goes on where an interruption left it: ``--resume`` says so, ``run`` always does."""
+        return self.resumable or self.name == "run"
+
     def config_class(self) -> type:
         """Import and return the options' dataclass."""
         found = _import(self.config)

@@ -53,7 +53,7 @@ HINT_BATCHES = 40
 RENORMALISED_SHARE = 0.1
 # Options that may differ between a run and its resumption. ``steps`` lengthens or shortens a training: the learning
 # rate then follows the new length from there on. ``precision`` is compared as what it stands for, files by content.
-FREE_OPTIONS = ("checkpoint_minutes", "buffer", "log_steps", "teacher", "steps", "initial", "precision")
+FREE_OPTIONS = (*DistillConfig.WITHOUT_EFFECT, "buffer", "teacher", "steps", "initial", "precision")
 
 
 def learning_rate(config: DistillConfig, step: int) -> float:

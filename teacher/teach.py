@@ -289,6 +289,13 @@ def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageRes
     board = SummaryWriter(str(scalars), purge_step=training.step + 1)
     began, saved, logged = time.monotonic(), time.monotonic(), training.learner.updates // LOG_UPDATES
     first_step, skipped, scale = training.step, 0, training.learner.scale.value
+
+    def log(report: UpdateReport) -> None:
+        elapsed = time.monotonic() - began
+        rate = (training.step - first_step) / elapsed
+        _log(board, run_dir / METRICS, training, report, spent + elapsed, rate, skipped)
+
+    last: UpdateReport | None = None
     with stop_on_signal() as stop, Progress("teach", config.steps, "steps", training.step) as bar:
         while training.step < config.steps and not stop:
             before = training.step
@@ -304,20 +311,21 @@ def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageRes
             skipped += sum(report.skipped for report in reports)
             score = training.mean_return()
             bar.advance(training.step - before, score="-" if score is None else score, games=training.games)
-            if reports and training.learner.updates // LOG_UPDATES > logged:
+            last = reports[-1] if reports else last
+            if last is not None and training.learner.updates // LOG_UPDATES > logged:
                 logged = training.learner.updates // LOG_UPDATES
-                elapsed = time.monotonic() - began
-                rate = (training.step - first_step) / elapsed
-                _log(board, run_dir / METRICS, training, reports[-1], spent + elapsed, rate, skipped)
+                log(last)
                 if training.learner.scale.value < scale:
                     bar.say(
                         f"the loss scale fell from {scale:g} to {training.learner.scale.value:g}: gradients overflow "
                         f"{config.precision}; if it goes on falling, lower --learning_rate"
                     )
-                skipped, scale = 0, training.learner.scale.value
+                skipped, scale, last = 0, training.learner.scale.value, None
             if time.monotonic() - saved >= 60.0 * config.checkpoint_minutes:
                 _save(training, checkpoint, run_dir / TEACHER, provenance)
                 saved = time.monotonic()
+    if last is not None:  # the curve ends where the training does
+        log(last)
     _save(training, checkpoint, run_dir / TEACHER, provenance)
     board.close()
     finished = training.step >= config.steps

@@ -165,28 +165,26 @@ def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) ->
     resumable = VERBS[name].resumable
     resume = resumable and before.get("key") == key and before.get("finished") is False
     spent = before.get("seconds", 0.0) if resume else 0.0
-    aside: Path | None = None
-    if resumable and not resume:
-        # What an earlier key left must not be there once this one counts as begun: a kill may come before the stage
-        # itself replaces it. Only a stage may refuse to replace what it is to read.
-        left = run_dir / RESUMED_FROM[name]
-        if left.is_file() and left.resolve() not in {
-            path.resolve() for path in files_read(name, config).values()
-        }:
-            aside = left.with_name(left.name + ".before")
-            left.replace(aside)
+    # What an earlier key left must not be there once this one counts as begun: a kill may come before the stage
+    # itself replaces it. Only a stage may refuse to replace what it is to read.
+    left = run_dir / RESUMED_FROM.get(name, VERBS[name].artefact)
+    aside = left.with_name(left.name + ".before")
+    read = {path.resolve() for path in files_read(name, config).values()}
+    moved = resumable and not resume and left.is_file() and left.resolve() not in read
+    if moved:
+        left.replace(aside)
     state.stages[name] = {"key": key, "finished": False, "seconds": spent, "summary": {}}
     state.save()
     began = time.monotonic()
     try:
         result = VERBS[name].run(config, run_dir, resume=resume)
     except Exception:
-        if aside is not None and not left.exists():  # refused before it wrote anything
+        if moved and not left.exists():  # refused before it wrote anything
             aside.replace(left)
             state.stages[name] = before
             state.save()
         raise
-    if aside is not None:
+    if result.finished:
         aside.unlink(missing_ok=True)
     seconds = spent + time.monotonic() - began
     state.stages[name] = {

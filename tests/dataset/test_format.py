@@ -300,6 +300,22 @@ def test_damaged_frames_are_named(tmp_path, memory):
             reader.stacks(np.arange(len(reader)))
 
 
+def test_a_chunk_is_checked_whole_however_little_of_it_is_asked_for(tmp_path):
+    path = write_buffer(tmp_path / "buffer.h5")
+    with h5py.File(path) as file:
+        info = file["frames"].id.get_chunk_info_by_coord((0, 0, 0, 0))
+    with open(path, "r+b") as raw:
+        raw.seek(info.byte_offset + info.size - 1)  # of the checksum
+        last = raw.read(1)[0]
+        raw.seek(info.byte_offset + info.size - 1)
+        raw.write(bytes([last ^ 1]))
+    with (
+        BufferFile(path) as file,
+        pytest.raises(UserError, match=r"frames of steps 0\.\.31, stream 0, are damaged"),
+    ):
+        file.decode(0, 0, 1)
+
+
 def test_a_new_buffer_is_whole_or_absent(tmp_path, monkeypatch):
     """Killed while it is made, it has not touched what was there; a journal of that is never applied to the new one."""
     path = tmp_path / "buffer.h5"

@@ -53,9 +53,7 @@ def fail_to_replace(path):
         raise OSError("no space left")
 
 
-@pytest.mark.parametrize(
-    ("killed", "next_use"), [(True, recover), (True, fail_to_replace), (False, recover)]
-)
+@pytest.mark.parametrize(("killed", "next_use"), [(True, recover), (True, fail_to_replace), (False, recover)])
 def test_a_kill_or_an_interrupt_at_any_system_call_leaves_the_old_or_the_new_content(
     original, monkeypatch, killed, next_use
 ):

@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -6,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from configs.errors import UserError
 from dataset.format import BufferWriter
-from dataset.reader import BufferReader, frames_at_hand
+from dataset.reader import BufferReader, frames_at_hand, group_memory
 from tests.dataset.test_format import block, header, write_buffer
 
 
@@ -75,6 +77,22 @@ def test_step_outside_the_buffer_is_refused(reader):
     for index in (-1, 138):
         with pytest.raises(IndexError, match=r"the buffer has 0\.\.137"):
             reader.stacks([index])
+
+
+def test_the_least_limit_of_the_control_groups_counts(tmp_path):
+    inner = tmp_path / "slice" / "job"
+    inner.mkdir(parents=True)
+    process = tmp_path / "cgroup"
+    process.write_text("1:cpu:/elsewhere\n0::/slice/job\n")
+    assert group_memory(tmp_path, process) == sys.maxsize
+    for folder, limit, used in ((inner, "max", 5_000), (inner.parent, "9000", 6_000)):
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.current").write_text(f"{used}\n")
+        (folder / "memory.stat").write_text("anon 100\ninactive_file 1000\n")
+    assert group_memory(tmp_path, process) == 9_000 - 6_000 + 1_000
+    (inner / "memory.max").write_text("4000\n")
+    assert group_memory(tmp_path, process) == 0
+    assert group_memory(tmp_path, tmp_path / "missing") == sys.maxsize
 
 
 def test_empty_buffer_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import torch
 
 from configs.artefacts import BUFFER, CORE_MAP, GAME, REPORT, RESUMED_FROM, STUDENT
 from configs.errors import UserError
+from configs.play import EvaluateConfig
 from configs.provenance import Provenance
 from configs.record import RecordConfig
 from spikestill import cli
@@ -145,6 +147,68 @@ def test_a_stages_key_follows_the_content_of_every_file_that_it_reads(folder: Pa
         UserError, match=r"player.safetensors: missing; record reads it. Check --record.student"
     ):
         stage_key("record", config, state)
+
+
+def test_what_cannot_change_a_stages_result_is_not_in_its_key(folder: Path, tmp_path: Path) -> None:
+    state, run_dir = State(tmp_path), folder / "run"
+    record = RecordConfig(teacher=folder / "teacher.safetensors")
+    assert stage_key("record", dataclasses.replace(record, flush_every=64), state) == stage_key(
+        "record", record, state
+    )
+    files = {"teacher": folder / "teacher.safetensors", "student": run_dir / STUDENT}
+    student = EvaluateConfig(**files, core_map=run_dir / CORE_MAP)
+    another = EvaluateConfig(**files, core_map=run_dir / REPORT, num_envs=3)
+    assert stage_key("evaluate", student, state) == stage_key("evaluate", another, state)
+    by_cores = [
+        stage_key("evaluate", dataclasses.replace(config, agent="cores"), state)
+        for config in (student, another)
+    ]
+    assert by_cores[0] != by_cores[1]
+
+
+def test_what_the_pipeline_did_not_make_is_not_replaced(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    recorded = Path(shutil.copy(folder / "run" / BUFFER, run_dir))
+    assert cli.main([*words(folder), "--run_dir", str(run_dir)]) == cli.FAILED
+    assert re.search(
+        rf"{BUFFER}: is there, and .* does not know it: record would replace it", capsys.readouterr().err
+    )
+    assert recorded.read_bytes() == (folder / "run" / BUFFER).read_bytes()
+
+
+def test_a_stage_that_refuses_its_options_leaves_what_was_there(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(folder / "run", run_dir)
+    before = (run_dir / BUFFER).read_bytes()
+    command = [*words(folder), "--run_dir", str(run_dir)]
+    assert cli.main([*command, "--environment.game", "breakout"]) == cli.FAILED
+    assert "the teacher plays pong, the environment is breakout" in capsys.readouterr().err
+    assert (run_dir / BUFFER).read_bytes() == before
+    key = State(run_dir).stages["record"]["key"]
+    assert up_to_date("record", key, run_dir, State(run_dir))
+
+
+def test_the_run_folders_teacher_comes_before_the_zoos(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = []
+
+    def refuse(config: RecordConfig, *_: object, **__: object) -> None:
+        taken.append(config.teacher)
+        raise UserError("enough")
+
+    monkeypatch.setattr("student.rollout.run", refuse)
+    shutil.copy(folder / "teacher.safetensors", tmp_path)
+    assert (
+        cli.main(["run", "pong", "--config", str(folder / "recipe.yaml"), "--run_dir", str(tmp_path)])
+        == cli.FAILED
+    )
+    assert taken == [tmp_path / "teacher.safetensors"]
 
 
 def test_the_report_needs_nothing_outside_itself(folder: Path) -> None:

@@ -70,6 +70,7 @@ def test_the_same_command_makes_it_whole(
     assert status in ((-number,) if number == signal.SIGKILL else (-number, cli.INTERRUPTED)), told
     assert number == signal.SIGKILL or "Traceback" not in told
     assert not (tmp_path / ARTEFACTS[verb]).exists()
+    assert (tmp_path / f"{verb}.config.yaml").exists() == (number == signal.SIGKILL)
     assert cli.main([*words, "--json"]) == 0
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert summary["finished"] is True

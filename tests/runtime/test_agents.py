@@ -70,6 +70,8 @@ def test_an_unknown_agent_names_the_nearest() -> None:
 def test_cores_with_a_student_alone_says_to_map_it(pong: Files) -> None:
     with pytest.raises(UserError, match=r"agent cores plays a core map.*spikestill map"):
         agent_file("cores", "pong", student=pong.student)
+    with pytest.raises(UserError, match="agent student plays a student, and only a core map is given"):
+        agent_file("student", "pong", core_map=pong.core_map)
 
 
 def test_the_zoo_names_what_it_has(tmp_path: Path) -> None:

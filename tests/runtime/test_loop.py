@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 
 import numpy as np
 import pytest
 
 from configs.environment import EnvironmentConfig
 from runtime.agents import Decision
-from runtime.clock import STALL_S, FrameTimer, MonotonicClock, VirtualClock
+from runtime.clock import STALL_S, FrameTimer, MonotonicClock, VirtualClock, real_time_thread
 from runtime.emulator import Emulator
 from runtime.loop import Tick, play_live
 from runtime.telemetry import Telemetry
@@ -161,6 +162,25 @@ def test_a_late_tick_is_caught_up_and_a_stall_is_not() -> None:
 def test_the_virtual_clock_refuses_a_program_in_which_all_wait_for_ever() -> None:
     with pytest.raises(RuntimeError, match="would never go on"):
         VirtualClock().wait(lambda: False)
+
+
+def test_real_time_ends_where_only_a_privileged_thread_may_clear_its_flag(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """sched(7): reset-on-fork can be set by anyone and cleared with CAP_SYS_NICE alone."""
+    policies = [os.SCHED_OTHER]
+
+    def kernel(thread: int, policy: int, parameter: os.sched_param) -> None:
+        if policies[-1] & os.SCHED_RESET_ON_FORK and not policy & os.SCHED_RESET_ON_FORK:
+            raise PermissionError
+        policies.append(policy)
+
+    monkeypatch.setattr(os, "sched_setscheduler", kernel)
+    with real_time_thread() as granted:
+        assert granted
+    assert policies == [
+        os.SCHED_OTHER, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK
+    ]  # fmt: skip
 
 
 def test_the_monotonic_clock_sleeps_no_shorter_than_asked() -> None:

@@ -15,7 +15,7 @@ from teacher.checkpoint import read_teacher, save_teacher
 from teacher.q_network import initial_weights
 from tests.nets import table1_net
 
-LINE = {"step": 64, "seconds": 2.5, "mean_return_100": -20.0, "dead_conv1": 0.0}
+LINE = {"step": 64, "frames": 256, "seconds": 2.5, "mean_return_100": -20.0, "dead_conv1": 0.0}
 
 
 def write_teacher(folder, seed, parents=None):
@@ -23,7 +23,11 @@ def write_teacher(folder, seed, parents=None):
     path = folder / "teacher.safetensors"
     provenance = Provenance.of({"seed": seed}, seed, parents)
     save_teacher(path, initial_weights(6, torch.Generator().manual_seed(seed)), "pong", 6, provenance)
-    lines = [LINE, LINE | {"step": 128, "seconds": 5.0}, LINE | {"step": 192, "seconds": 1.0}]
+    lines = [
+        LINE,
+        LINE | {"step": 128, "frames": 512, "seconds": 5.0},
+        LINE | {"step": 192, "frames": 768, "seconds": 1.0},
+    ]
     (folder / "teach.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
@@ -33,6 +37,15 @@ def test_curve_adds_the_lengths_of_resumed_runs(tmp_path):
     points, seconds = publish.curve(tmp_path / "run" / "teach.jsonl", ("step",))
     assert points == [{"step": 64}, {"step": 128}, {"step": 192}]
     assert seconds == 6.0
+
+
+@pytest.mark.parametrize("count", [1, 59, 60, 61, 119, 120, 121, 400])
+def test_a_thinned_curve_keeps_its_last_point(tmp_path, count):
+    lines = [{"step": step, "seconds": float(step)} for step in range(count)]
+    (tmp_path / "curve.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    points, _ = publish.curve(tmp_path / "curve.jsonl", ("step",))
+    assert points[-1] == {"step": count - 1}
+    assert min(count, publish.CURVE_POINTS // 2) <= len(points) <= publish.CURVE_POINTS
 
 
 def test_ancestors_are_told_from_the_first_to_the_last(tmp_path):

@@ -22,6 +22,7 @@ from configs.importing import ImportConfig
 from configs.record import RecordConfig
 from dataset.reader import BufferReader
 from dataset.recorder import run as record
+from spikestill import inspection
 from teacher.checkpoint import read_teacher
 from teacher.importing import run
 from teacher.policy import load_teacher
@@ -157,6 +158,9 @@ def test_programs_score_as_before_and_are_recorded(
         read_teacher(tmp_path / "teacher.safetensors")
     with pytest.raises(UserError, match="not in fp16"):
         load_teacher(tmp_path / "teacher.safetensors", "fp16")
+    contents = inspection.read(tmp_path / "teacher.safetensors")
+    assert contents.figures["program"] in ("onnx", "torchscript")
+    assert contents.figures["actions"] == 6
 
 
 def test_programs_that_do_not_fit_are_refused(programs: tuple[Path, torch.Tensor], tmp_path: Path) -> None:

@@ -103,6 +103,6 @@ def hardware(name: str) -> HardwareSpec:
     if name not in PRESETS:
         raise UserError(
             f"unknown hardware {name!r}; known: {', '.join(PRESETS)}",
-            f"did you mean {nearest(name, list(PRESETS))!r}?".rstrip("?"),
+            f"did you mean {nearest(name, list(PRESETS))!r}",
         )
     return PRESETS[name]

@@ -223,11 +223,6 @@ class BufferReader:
         """
         return self.batch(rng.integers(start, len(self) if stop is None else stop, size))
 
-    def spread(self, count: int) -> npt.NDArray[np.int64]:
-        """Return ``count`` steps (all, if there are fewer) at even distances over the buffer, rising."""
-        count = min(count, len(self))
-        return np.arange(count, dtype=np.int64) * len(self) // max(count, 1)
-
     def close(self) -> None:
         """End the threads and close the file."""
         self._pool.shutdown()

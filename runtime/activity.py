@@ -72,10 +72,11 @@ class CorePicture:
     def __init__(self, core_map: CoreMap) -> None:
         self._activity = CoreActivity(core_map)
         spec = core_map.spec
-        chip_x_C, chip_y_C = core_map.chip_C % spec.chips_x, core_map.chip_C // spec.chips_x
-        self._column_C = chip_x_C.astype(np.int64) * spec.cores_x + core_map.x_C
-        self._row_C = chip_y_C.astype(np.int64) * spec.cores_y + core_map.y_C
-        self._shape = (int(chip_y_C.max() + 1) * spec.cores_y, int(chip_x_C.max() + 1) * spec.cores_x)
+        self._column_C, self._row_C = spec.on_grid(core_map.chip_C, core_map.x_C, core_map.y_C)
+        self._shape = (
+            (int(self._row_C.max()) // spec.cores_y + 1) * spec.cores_y,
+            (int(self._column_C.max()) // spec.cores_x + 1) * spec.cores_x,
+        )
         self._pitch = max(1, INNER // max(self._shape))
         self._palette = heat_palette()
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from configs.pipeline import DoctorConfig
 from configs.stage import StageResult
+from teacher.machine import cores
 
 GIB = 1 << 30
 WANTED_DISK_GIB, WANTED_RAM_GIB = 4.0, 4.0
@@ -42,8 +43,7 @@ def _machine() -> Iterator[tuple[str, Any, str, str]]:
         OK if fits else MISSING,
         "" if fits else "install Python 3.10-3.13",
     )
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    yield "cores", f"{cores}", OK, ""
+    yield "cores", f"{cores()}", OK, ""
     flags = cpu_flags()
     for flag, use in (("avx512f", "wide vectors"), ("avx512_vpopcntdq", "popcount"), ("avx512_bf16", "bf16")):
         yield f"{flag} ({use})", "yes" if flag in flags else "no", OK if flag in flags else SLOWER, ""

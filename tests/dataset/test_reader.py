@@ -66,13 +66,6 @@ def test_samples_are_steps_of_the_range_asked_for_and_depend_on_the_generator_al
     assert all(np.array_equal(one, two) for one, two in zip(batch, again, strict=True))
 
 
-def test_spread_covers_the_buffer_evenly(reader):
-    index = reader.spread(10)
-    assert index[0] == 0
-    assert set(np.diff(index)) <= {13, 14}
-    assert np.array_equal(reader.spread(1000), np.arange(138))
-
-
 def test_step_outside_the_buffer_is_refused(reader):
     for index in (-1, 138):
         with pytest.raises(IndexError, match=r"the buffer has 0\.\.137"):

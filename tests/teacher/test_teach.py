@@ -94,7 +94,8 @@ def test_run_writes_teacher_checkpoint_and_metrics(tmp_path, monkeypatch):
     assert result.summary["steps"] == TINY.steps
     assert (tmp_path / CHECKPOINT).exists()
     lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
-    assert len(lines) == 3
+    assert len(lines) == 4
+    assert lines[-1]["step"] == TINY.steps
     assert 0.0 <= lines[-1]["dead_conv1"] <= 1.0
     assert load_file(tmp_path / TEACHER)["head.weight"].shape == (4, 512)
     with pytest.raises(UserError, match=r"was written with batch_size 16, now it is 32"):
@@ -169,7 +170,9 @@ def test_the_curve_of_a_resumed_training_has_every_line_once(tmp_path, monkeypat
     run(TINY, tmp_path, resume=True)
     lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
     steps, seconds = [line["step"] for line in lines], [line["seconds"] for line in lines]
-    assert len(steps) == 3
+    assert len(steps) == 5
+    assert steps[1] == 200
+    assert steps[-1] == TINY.steps
     assert steps == sorted(set(steps))
     assert seconds == sorted(seconds)
     assert max(seconds) < 99.0

@@ -140,8 +140,8 @@ def saved_config(verb: Verb, config: Any, run_dir: Path) -> Iterator[Callable[[]
             else:
                 write_text(path, before)
 
-    write_text(path, to_yaml(config))
     try:
+        write_text(path, to_yaml(config))
         yield put_back
     except BaseException as error:
         if isinstance(error, Exception) or not verb.goes_on:

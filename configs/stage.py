@@ -42,6 +42,20 @@ class StopRequest:
         self._event.set()
 
 
+_watching: list[StopRequest] = []
+
+
+@contextlib.contextmanager
+def stops_heard() -> Iterator[StopRequest]:
+    """Yield a request that is set once a stage within hears one, be it in its very last step."""
+    request = StopRequest()
+    _watching.append(request)
+    try:
+        yield request
+    finally:
+        _watching.remove(request)
+
+
 @contextlib.contextmanager
 def stop_on_signal() -> Iterator[StopRequest]:
     """Turn the first SIGINT or SIGTERM into a :class:`StopRequest`; a second one interrupts at once.
@@ -56,7 +70,8 @@ def stop_on_signal() -> Iterator[StopRequest]:
     def handle(number: int, frame: FrameType | None) -> None:
         if request:
             raise KeyboardInterrupt
-        request.set()
+        for each in (request, *_watching):
+            each.set()
         print("stopping after this step and saving; press Ctrl-C again to stop at once", file=sys.stderr)
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

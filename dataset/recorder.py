@@ -24,7 +24,7 @@ from configs.errors import UserError
 from configs.progress import Progress
 from configs.provenance import Provenance
 from configs.record import RecordConfig
-from configs.stage import StageResult, stop_on_signal
+from configs.stage import StageResult, StopRequest, stop_on_signal
 from dataset.format import CHUNK_ROWS, PIXELS, BufferFile, BufferWriter, Header, Steps, game_returns
 from teacher.environment import action_meanings, make_vector_env
 from teacher.machine import cores
@@ -219,16 +219,18 @@ def record(
         )
     provenance = Provenance.of(config, config.seed, parents)
     target = -(-config.frames // config.num_envs)
-    if resume and path.exists():
-        writer = _reopen(path, config, provenance)
-    else:
-        writer = BufferWriter.create(
-            path, Header(game, names, config.num_envs, provenance), config.compression
-        )
-    with writer:
-        first, began = writer.rows, time.monotonic()
-        rows = _play(policy, config, writer, target, player) if first < target else first
-        seconds = time.monotonic() - began
+    # What a signal raised while HDF5 calls back for its file would be lost: from here on it only asks to stop.
+    with stop_on_signal() as stop:
+        if resume and path.exists():
+            writer = _reopen(path, config, provenance)
+        else:
+            writer = BufferWriter.create(
+                path, Header(game, names, config.num_envs, provenance), config.compression
+            )
+        with writer:
+            first, began = writer.rows, time.monotonic()
+            rows = _play(policy, config, writer, target, player, stop) if first < target else first
+            seconds = time.monotonic() - began
     with BufferFile(path) as written:
         returns = game_returns(written.steps)
         valid = int(written.steps.valid.sum())
@@ -262,7 +264,12 @@ def _reopen(path: Path, config: RecordConfig, provenance: Provenance) -> BufferW
 
 
 def _play(
-    policy: Policy, config: RecordConfig, writer: BufferWriter, target: int, player: Player | None
+    policy: Policy,
+    config: RecordConfig,
+    writer: BufferWriter,
+    target: int,
+    player: Player | None,
+    stop: StopRequest,
 ) -> int:
     """Record rows until there are ``target`` or the user stops it; return how many there are."""
     streams, first = config.num_envs, writer.rows
@@ -274,7 +281,7 @@ def _play(
     background = BackgroundWriter(writer, -(-config.flush_every // streams))
     row, room = first, writer.room()
     try:
-        with stop_on_signal() as stop, Progress("record", target * streams, "frames", first * streams) as bar:
+        with Progress("record", target * streams, "frames", first * streams) as bar:
             while row < target and not stop:
                 block = min(room, target - row)
                 frames_NRP = np.empty((streams, block, PIXELS), np.uint8)

@@ -21,7 +21,7 @@ from configs.errors import UserError
 from configs.loading import plain
 from configs.pipeline import STAGES, RunConfig
 from configs.provenance import file_sha256
-from configs.stage import StageResult
+from configs.stage import StageResult, stops_heard
 from spikestill.verbs import VERBS
 
 STATE = "pipeline.json"
@@ -177,7 +177,8 @@ def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) ->
     state.save()
     began = time.monotonic()
     try:
-        result = VERBS[name].run(config, run_dir, resume=resume)
+        with stops_heard() as stop:
+            result = VERBS[name].run(config, run_dir, resume=resume)
     except Exception:
         if moved and not left.exists():  # refused before it wrote anything
             aside.replace(left)
@@ -197,7 +198,7 @@ def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) ->
     }
     state.save()
     _say(f"    {name} {'done' if result.finished else 'stopped'} after {seconds:,.0f} s")
-    return result.finished
+    return result.finished and not stop
 
 
 def _headline(state: State) -> dict[str, Any]:

@@ -18,11 +18,15 @@ import torch
 
 from configs.artefacts import BUFFER, CORE_MAP, GAME, REPORT, RESUMED_FROM, STUDENT
 from configs.errors import UserError
+from configs.mapping import MapConfig
 from configs.play import EvaluateConfig
 from configs.provenance import Provenance
 from configs.record import RecordConfig
+from configs.stage import StageResult, stop_on_signal
+from deploy import mapping
 from spikestill import cli
 from spikestill.pipeline import State, stage_key, up_to_date
+from spikestill.verbs import VERBS, Verb
 from teacher.checkpoint import save_teacher
 from teacher.q_network import initial_weights
 
@@ -191,6 +195,28 @@ def test_a_stage_that_refuses_its_options_leaves_what_was_there(
     assert (run_dir / BUFFER).read_bytes() == before
     key = State(run_dir).stages["record"]["key"]
     assert up_to_date("record", key, run_dir, State(run_dir))
+
+
+def test_a_stop_in_the_last_step_of_a_stage_stops_the_pipeline(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(folder / "run", run_dir)
+    (run_dir / CORE_MAP).unlink()
+    command = [*words(folder, "--verify.frames", "5"), "--run_dir", str(run_dir)]
+
+    def run(config: MapConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
+        with stop_on_signal():
+            os.kill(os.getpid(), signal.SIGINT)
+            return mapping.run(config, run_dir, resume=resume)
+
+    with monkeypatch.context() as patch:
+        stage = Verb.stage
+        patch.setattr(Verb, "stage", lambda verb: run if verb is VERBS["map"] else stage(verb))
+        assert cli.main(command) == cli.INTERRUPTED
+    assert made(capsys.readouterr().err) == ["map"]
+    assert cli.main(command) == 0
+    assert made(capsys.readouterr().err) == ["verify", "play", "report"]
 
 
 def test_the_run_folders_teacher_comes_before_the_zoos(

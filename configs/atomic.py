@@ -25,6 +25,21 @@ def is_no_space(error: OSError) -> bool:
 
 
 @contextlib.contextmanager
+def naming_full_disk(path: Path) -> Iterator[None]:
+    """Turn the error of a full disk into one that names ``path`` and the remedy.
+
+    Raises:
+        UserError: the disk is full.
+    """
+    try:
+        yield
+    except OSError as error:
+        if is_no_space(error):
+            raise no_space(path, error) from error
+        raise
+
+
+@contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path in ``path``'s folder; on success flush it and rename it to ``path``.
 
@@ -36,26 +51,22 @@ def atomic_path(path: Path) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        # Some writers make private files; an artefact has the permissions that the user's umask gives.
-        temporary.chmod(0o666 & ~_umask())
-        with open(temporary, "rb") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, path)
-        directory = os.open(path.parent, os.O_RDONLY)
+    with naming_full_disk(path):
         try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        if is_no_space(error):
-            raise no_space(path, error) from error
-        raise
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+            yield temporary
+            # Some writers make private files; an artefact has the permissions that the user's umask gives.
+            temporary.chmod(0o666 & ~_umask())
+            with open(temporary, "rb") as written:
+                os.fsync(written.fileno())
+            os.replace(temporary, path)
+            directory = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 def _umask() -> int:

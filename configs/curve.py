@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from configs.atomic import is_no_space, no_space, write_text
+from configs.atomic import naming_full_disk, write_text
 
 
 def append(path: Path, values: Mapping[str, Any]) -> None:
@@ -16,13 +16,8 @@ def append(path: Path, values: Mapping[str, Any]) -> None:
     Raises:
         UserError: the disk is full.
     """
-    try:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
-    except OSError as error:
-        if is_no_space(error):
-            raise no_space(path, error) from error
-        raise
+    with naming_full_disk(path), open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(values) + "\n")
 
 
 def cut(path: Path, step: int) -> float:

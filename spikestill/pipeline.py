@@ -72,12 +72,12 @@ def files_read(name: str, config: Any) -> dict[str, Path]:
         from runtime.evaluate import files_read as read
 
         return read(config)
+    files = {option: Path(getattr(config, option)) for option in INPUTS[name]}
     if name == "play":
         from runtime.agents import agent_file
 
-        given = {option: Path(getattr(config, option)) for option in INPUTS[name]}
-        return dict([agent_file(config.agent, config.environment.game, **given)])
-    files = {option: Path(getattr(config, option)) for option in INPUTS[name]}
+        role, path = agent_file(config.agent, config.environment.game, **files)
+        return {role: path}
     given = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     return files | {option: value for option, value in given.items() if isinstance(value, Path)}
 

@@ -11,6 +11,8 @@ GAMES = (
     "beam_rider", "breakout", "enduro", "freeway", "ms_pacman",
     "pong", "qbert", "riverraid", "seaquest", "space_invaders",
 )  # fmt: skip
+MAX_ACTIONS = 18
+"""Actions of the console's joystick; no game has more."""
 
 
 def check_game(game: str) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from configs.atomic import atomic_path, is_no_space, no_space
-from configs.environment import GAMES
+from configs.environment import GAMES, MAX_ACTIONS
 from configs.errors import UserError
 from configs.provenance import Provenance
 from dataset.journal import JournaledFile, in_use, recover, replacing
@@ -33,7 +33,6 @@ SIDE = 84
 PIXELS = SIDE * SIDE
 CHUNK_ROWS = 32
 MAX_STREAMS = 1024
-MAX_ACTIONS = 18
 REMEDY = "give a buffer that `spikestill record` wrote"
 FLAGS = ("terminated", "truncated", "start", "valid")
 

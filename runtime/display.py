@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from configs.environment import MAX_ACTIONS
 from configs.errors import UserError
 from runtime.clock import step_back
-from runtime.frame_ring import MAX_ACTIONS, FrameRing, shared_file
+from runtime.frame_ring import FrameRing, shared_file
 from runtime.loop import Tick
 from runtime.telemetry import Telemetry
 

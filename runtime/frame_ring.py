@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-MAX_ACTIONS = 18
+from configs.environment import MAX_ACTIONS
+
 SLOTS = 120
 """Frames in flight at most: two seconds."""
 

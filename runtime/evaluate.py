@@ -124,7 +124,8 @@ def _scores_function(name: str, game: str, actions: int, paths: dict[str, Path])
 
         policy = load_teacher(paths["teacher"], "fp32" if name == "teacher" else "fp16")
         check_file_game(paths["teacher"], policy.game, policy.actions, game, actions)
-        yield in_fixed_batches(policy.q_values)
+        with in_fixed_batches(policy.q_values) as ask:
+            yield ask
     elif name == "student":
         # The kernel lets go of the interpreter; each thread has an agent of its own.
         agents = [make_agent(name, paths["student"], game, actions) for _ in range(cores())]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -14,6 +16,7 @@ from configs.errors import UserError
 from configs.provenance import Provenance
 from teacher import q_network
 from teacher.checkpoint import nature_network, read_teacher_file
+from teacher.machine import cores
 from teacher.program import LANGUAGES, Program, program_of, start
 from teacher.q_network import Weights
 
@@ -82,22 +85,24 @@ class ProgramPolicy:
         return self._network(obs_BCHW)
 
 
+@contextlib.contextmanager
 def in_fixed_batches(
     q_values: Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]], rows: int = 8
-) -> Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]:
-    """Return ``q_values`` asked ``rows`` stacks at a time, the last batch filled up with zeros.
+) -> Iterator[Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]]:
+    """Yield ``q_values`` asked ``rows`` stacks at a time, the last batch filled up with zeros, a batch on each core.
 
-    Matrix products round by the shape of the whole batch: so a stack's Q-values are the same bits, whatever stands
-    beside it.
+    Matrix products round by the shape of the whole batch and by the threads that share it: so a stack's Q-values are
+    the same bits, whatever stands beside it and however many cores there are.
     """
+    with ThreadPoolExecutor(cores(), "policy", initializer=torch.set_num_threads, initargs=(1,)) as pool:
 
-    def ask(obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-        filled = np.zeros((-(-len(obs_BCHW) // rows) * rows, *obs_BCHW.shape[1:]), np.uint8)
-        filled[: len(obs_BCHW)] = obs_BCHW
-        found = [q_values(filled[first : first + rows]) for first in range(0, len(filled), rows)]
-        return np.concatenate(found)[: len(obs_BCHW)]
+        def ask(obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+            filled = np.zeros((-(-len(obs_BCHW) // rows) * rows, *obs_BCHW.shape[1:]), np.uint8)
+            filled[: len(obs_BCHW)] = obs_BCHW
+            batches = filled.reshape(-1, rows, *obs_BCHW.shape[1:])
+            return np.concatenate(list(pool.map(q_values, batches)))[: len(obs_BCHW)]
 
-    return ask
+        yield ask
 
 
 def check_stacks(obs_BCHW: npt.NDArray[np.uint8]) -> None:

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+import teacher.policy as policy_module
 from configs.environment import EnvironmentConfig
 from configs.provenance import Provenance
 from teacher.evaluation import bootstrap_ci, evaluate
@@ -31,14 +32,17 @@ def test_bootstrap_interval_holds_the_mean_and_shrinks_with_the_spread():
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
-def test_a_stacks_q_values_do_not_depend_on_those_beside_it(precision):
+def test_a_stacks_q_values_do_not_depend_on_those_beside_it_nor_on_the_cores(precision, monkeypatch):
     weights = initial_weights(6, torch.Generator().manual_seed(0))
     policy = TeacherPolicy(weights, "pong", 6, Provenance.of({}, 0), precision)
-    ask = in_fixed_batches(policy.q_values)
     stacks = np.random.default_rng(0).integers(0, 256, (19, 4, 84, 84), np.uint8)
-    whole = ask(stacks)
-    assert whole.shape == (19, 6)
-    for index in range(19):
-        np.testing.assert_array_equal(ask(stacks[index : index + 1])[0], whole[index])
     order = np.random.default_rng(1).permutation(19)
-    np.testing.assert_array_equal(ask(stacks[order]), whole[order])
+    with in_fixed_batches(policy.q_values) as ask:
+        whole = ask(stacks)
+        assert whole.shape == (19, 6)
+        for index in range(19):
+            np.testing.assert_array_equal(ask(stacks[index : index + 1])[0], whole[index])
+        np.testing.assert_array_equal(ask(stacks[order]), whole[order])
+    monkeypatch.setattr(policy_module, "cores", lambda: 1)
+    with in_fixed_batches(policy.q_values) as ask:
+        np.testing.assert_array_equal(ask(stacks), whole)

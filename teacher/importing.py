@@ -60,7 +60,8 @@ def run(config: ImportConfig, run_dir: Path, *, resume: bool = False) -> StageRe
     artefact, actions = Path(run_dir) / TEACHER, len(action_meanings(game))
     summary: dict[str, Any] = {"library": library, "game": game, "actions": actions}
     if library == "onnx" or library == "torchscript":
-        program = Program(content, library, config.divide_by, config.output)
+        whole = with_its_weights(path, content) if library == "onnx" else content
+        program = Program(whole, library, config.divide_by, config.output)
         scores = probe(start(program, str(path)), str(path))
         if scores.shape[1] != actions:
             raise UserError(
@@ -119,9 +120,51 @@ def told_from(path: Path, content: bytes) -> Literal["sb3", "cleanrl", "onnx", "
         raise UserError(
             f"{path}: a torch.export archive, which PyTorch reads by unpickling, and that can run any code",
             'where you trust it, make it ONNX: python -c "import torch; program = torch.export.load('
-            f"'{path.name}'); torch.onnx.export(program, f='{path.stem}.onnx')\"",
+            f"'{path.name}'); torch.onnx.export(program, f='{path.stem}.onnx')\", and import that",
         )
     return "cleanrl"
+
+
+def with_its_weights(path: Path, content: bytes) -> bytes:
+    """Return an ONNX network as one file: weights that lie in files beside ``path`` are put into it.
+
+    ``torch.onnx.export`` leaves them in ``NAME.onnx.data`` unless it is told otherwise.
+
+    Raises:
+        UserError: such a file is missing or unreadable, the whole is too large, or the package onnx is missing.
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        raise UserError(
+            f"{path}: the package that reads ONNX is not installed", "pip install onnx"
+        ) from error
+    from google.protobuf.message import DecodeError
+    from onnx.external_data_helper import load_external_data_for_model, uses_external_data
+
+    try:
+        model = onnx.load_from_string(content)
+    except DecodeError:
+        return content  # ONNX Runtime says what is wrong with it
+    weights = [tensor for tensor in model.graph.initializer if uses_external_data(tensor)]
+    if not weights:
+        return content
+    places = {entry.value for tensor in weights for entry in tensor.external_data if entry.key == "location"}
+    named = ", ".join(sorted(places))
+    try:
+        size = len(content) + sum((path.parent / place).stat().st_size for place in places)
+        if size <= MAX_BYTES:
+            load_external_data_for_model(model, str(path.parent))
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        raise UserError(
+            f"{path}: its weights lie in {named}, which cannot be read: {str(error).splitlines()[0]}",
+            "put that file beside it, as it was exported",
+        ) from error
+    if size > MAX_BYTES:
+        raise UserError(
+            f"{path}: {size:,} bytes with {named}, at most {MAX_BYTES:,} are read", "is it an agent?"
+        )
+    return bytes(model.SerializeToString())
 
 
 def read_state(path: Path, content: bytes, library: str) -> Mapping[str, Tensor]:

@@ -81,7 +81,7 @@ def _onnx(program: Program, name: str) -> Network:
     try:
         import onnxruntime
     except ImportError as error:
-        raise UserError(f"{name}: ONNX Runtime is not installed", "pip install onnxruntime") from error
+        raise UserError(f"{name}: ONNX Runtime is not installed", "pip install onnx onnxruntime") from error
     try:
         session = onnxruntime.InferenceSession(program.content, providers=["CPUExecutionProvider"])
     except Exception as error:  # its errors share no class but this one

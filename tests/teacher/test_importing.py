@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import re
+import shutil
+import subprocess
 import sys
 import types
 import warnings
@@ -138,12 +141,15 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.Tens
         external_data=False,
     )
     torch.onnx.export(network, (x[:1],), str(folder / "one.onnx"), verbose=False, external_data=False)
-    torch.export.save(torch.export.export(network, (x,)), str(folder / "net.pt2"))
+    torch.onnx.export(network, (x,), str(folder / "beside.onnx"), dynamic_shapes=({0: batch},), verbose=False)
+    torch.export.save(
+        torch.export.export(network, (x,), dynamic_shapes=({0: batch},)), str(folder / "net.pt2")
+    )
     with torch.no_grad():
         return folder, network(x)[1]
 
 
-@pytest.mark.parametrize("name", ["net.ts", "net.onnx", "one.onnx"])
+@pytest.mark.parametrize("name", ["net.ts", "net.onnx", "one.onnx", "beside.onnx"])
 def test_programs_score_as_before_and_are_recorded(
     programs: tuple[Path, torch.Tensor], name: str, tmp_path: Path
 ) -> None:
@@ -167,6 +173,11 @@ def test_programs_that_do_not_fit_are_refused(programs: tuple[Path, torch.Tensor
     folder, _ = programs
     (tmp_path / "cut.onnx").write_bytes((folder / "net.onnx").read_bytes()[:900])
     (tmp_path / "text.onnx").write_text("no network")
+    (tmp_path / "alone.onnx").write_bytes((folder / "beside.onnx").read_bytes())
+    cut = tmp_path / "cut" / "beside.onnx"
+    cut.parent.mkdir()
+    cut.write_bytes((folder / "beside.onnx").read_bytes())
+    cut.with_name("beside.onnx.data").write_bytes((folder / "beside.onnx.data").read_bytes()[:400])
     small = torch.jit.trace(nn.Flatten(), torch.zeros(2, 4, 84, 84))
     small.save(str(tmp_path / "flat.ts"))
     for path, options, match in (
@@ -176,12 +187,32 @@ def test_programs_that_do_not_fit_are_refused(programs: tuple[Path, torch.Tensor
         (folder / "net.ts", {"output": 5}, "net.ts: fails on a stack of frames"),
         (tmp_path / "cut.onnx", {}, "not a network that ONNX Runtime can run"),
         (tmp_path / "text.onnx", {}, "not a network that ONNX Runtime can run"),
+        (
+            tmp_path / "alone.onnx",
+            {},
+            r"alone.onnx: its weights lie in beside.onnx.data, which cannot be read",
+        ),
+        (cut, {}, r"its weights lie in beside.onnx.data, which cannot be read"),
         (tmp_path / "flat.ts", {}, "scores 28224 actions, pong has 6"),
         (folder / "net.onnx", {"library": "torchscript"}, "not readable as TorchScript"),
     ):
         with pytest.raises(UserError, match=match):
             run(ImportConfig(path=path, game="pong", **options), tmp_path / "out")
     assert not (tmp_path / "out" / "teacher.safetensors").exists()
+
+
+def test_the_command_that_converts_an_export_archive_does(
+    programs: tuple[Path, torch.Tensor], tmp_path: Path
+) -> None:
+    folder, wanted = programs
+    archive = shutil.copy(folder / "net.pt2", tmp_path)
+    with pytest.raises(UserError) as caught:
+        run(ImportConfig(path=archive, game="pong"), tmp_path)
+    command = re.search(r'python -c "(.*)"', str(caught.value.remedy))
+    assert command is not None
+    subprocess.run([sys.executable, "-c", command[1]], cwd=tmp_path, check=True, capture_output=True)
+    found = torch.from_numpy(imported(tmp_path / "net.onnx", tmp_path, divide_by=255.0, output=1))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
 
 
 class Bytes(nn.Module):

@@ -137,7 +137,7 @@ def with_its_weights(path: Path, content: bytes) -> bytes:
         import onnx
     except ImportError as error:
         raise UserError(
-            f"{path}: the package that reads ONNX is not installed", "pip install onnx"
+            f"{path}: the package that reads ONNX is not installed", "pip install onnx onnxruntime"
         ) from error
     from google.protobuf.message import DecodeError
     from onnx.external_data_helper import load_external_data_for_model, uses_external_data

@@ -91,11 +91,14 @@ def read_content(path: Path) -> bytes:
             f"{path}: no such file",
             "give a Stable-Baselines3 .zip, a CleanRL state dict, an ONNX or a TorchScript file",
         )
-    if path.stat().st_size > MAX_BYTES:
-        raise UserError(
-            f"{path}: {path.stat().st_size:,} bytes, at most {MAX_BYTES:,} are read", "is it an agent?"
-        )
+    check_size(path, path.stat().st_size)
     return path.read_bytes()
+
+
+def check_size(path: Path, size: int) -> None:
+    """Raise UserError if the ``size`` bytes of ``path``, with what belongs to it, are more than are read."""
+    if size > MAX_BYTES:
+        raise UserError(f"{path}: {size:,} bytes, at most {MAX_BYTES:,} are read", "is it an agent?")
 
 
 def told_from(path: Path, content: bytes) -> Literal["sb3", "cleanrl", "onnx", "torchscript"]:
@@ -152,18 +155,13 @@ def with_its_weights(path: Path, content: bytes) -> bytes:
     places = {entry.value for tensor in weights for entry in tensor.external_data if entry.key == "location"}
     named = ", ".join(sorted(places))
     try:
-        size = len(content) + sum((path.parent / place).stat().st_size for place in places)
-        if size <= MAX_BYTES:
-            load_external_data_for_model(model, str(path.parent))
+        check_size(path, len(content) + sum((path.parent / place).stat().st_size for place in places))
+        load_external_data_for_model(model, str(path.parent))
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
         raise UserError(
             f"{path}: its weights lie in {named}, which cannot be read: {str(error).splitlines()[0]}",
             "put that file beside it, as it was exported",
         ) from error
-    if size > MAX_BYTES:
-        raise UserError(
-            f"{path}: {size:,} bytes with {named}, at most {MAX_BYTES:,} are read", "is it an agent?"
-        )
     return bytes(model.SerializeToString())
 
 

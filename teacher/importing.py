@@ -157,6 +157,8 @@ def with_its_weights(path: Path, content: bytes) -> bytes:
     try:
         check_size(path, len(content) + sum((path.parent / place).stat().st_size for place in places))
         load_external_data_for_model(model, str(path.parent))
+    except UserError:
+        raise
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
         raise UserError(
             f"{path}: its weights lie in {named}, which cannot be read: {str(error).splitlines()[0]}",

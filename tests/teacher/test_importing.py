@@ -26,6 +26,7 @@ from configs.record import RecordConfig
 from dataset.reader import BufferReader
 from dataset.recorder import run as record
 from spikestill import inspection
+from teacher import importing
 from teacher.checkpoint import read_teacher
 from teacher.importing import run
 from teacher.policy import load_teacher
@@ -199,6 +200,16 @@ def test_programs_that_do_not_fit_are_refused(programs: tuple[Path, torch.Tensor
         with pytest.raises(UserError, match=match):
             run(ImportConfig(path=path, game="pong", **options), tmp_path / "out")
     assert not (tmp_path / "out" / "teacher.safetensors").exists()
+
+
+def test_weights_beside_a_network_count_as_its_size(
+    programs: tuple[Path, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = programs[0] / "beside.onnx"
+    monkeypatch.setattr(importing, "MAX_BYTES", path.stat().st_size)
+    with pytest.raises(UserError, match=r"beside.onnx: [\d,]+ bytes, at most [\d,]+ are read") as caught:
+        run(ImportConfig(path=path, game="pong", divide_by=255.0, output=1), tmp_path)
+    assert "cannot be read" not in str(caught.value)
 
 
 def test_the_command_that_converts_an_export_archive_does(

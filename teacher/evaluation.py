@@ -73,6 +73,7 @@ def evaluate(
     envs = make_vector_env(environment, num_envs)
     actions = int(envs.single_action_space.n)
     returns = np.zeros(episodes)
+    finished: list[int] = []
     frames = steps = 0
     episode = np.arange(num_envs)
     following = num_envs
@@ -97,8 +98,9 @@ def evaluate(
                     bar.advance(0, points=float(returns[episode[active]].mean()), steps=steps)
                 continue
             for env in np.flatnonzero(ended):
+                finished.append(int(episode[env]))
                 if progress:
-                    bar.advance(1, mean=float(returns[episode[~active | ended]].mean()))
+                    bar.advance(1, mean=float(returns[finished].mean()))
                 if following < episodes:
                     episode[env], following = following, following + 1
                     rngs[env] = np.random.default_rng([seed, 3, int(episode[env])])

@@ -4,20 +4,24 @@
         [--ancestors runs/pong/first ...]
 
 The teacher is stored in fp16 and scored as stored. Every file must come from our own commands: its card is
-written from its provenance and from the learning curve beside it.
+written from its provenance and from the learning curve beside it. The zoo changes when the score stands: stopped
+before, nothing has been published.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import platform
 import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from configs.atomic import write_text
+from configs.atomic import atomic_path, write_text
 from configs.environment import EnvironmentConfig, check_game
 from configs.errors import UserError
 from configs.estimating import EstimateConfig
@@ -40,7 +44,14 @@ def curve(path: Path, keys: tuple[str, ...]) -> tuple[list[dict[str, Any]], floa
     """Return at most CURVE_POINTS lines of a learning curve, ``keys`` alone, and the seconds it took.
 
     Where ``seconds`` start again, as they did at every resume before 2026-11-22, the runs' lengths are added.
+
+    Raises:
+        UserError: it is not there.
     """
+    if not path.is_file():
+        raise UserError(
+            f"{path}: the learning curve is missing", "publish from the run folder that the training wrote"
+        )
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     seconds = sum(
         line["seconds"]
@@ -52,16 +63,24 @@ def curve(path: Path, keys: tuple[str, ...]) -> tuple[list[dict[str, Any]], floa
     return [{key: line[key] for key in keys} for line in shown], seconds
 
 
-def score(game: str, agent: str, folder: Path, episodes: int) -> dict[str, Any]:
-    """Return the summary of an evaluation of the zoo's own files."""
-    import tempfile
+@contextlib.contextmanager
+def published(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder; on success move the files made there to ``folder``, the last one made (the card) last."""
+    with tempfile.TemporaryDirectory() as scratch:
+        yield Path(scratch)
+        for made in sorted(Path(scratch).iterdir(), key=lambda path: path.stat().st_mtime_ns):
+            with atomic_path(folder / made.name) as place:
+                shutil.copyfile(made, place)
 
+
+def score(game: str, agent: str, teacher: Path, student: Path | None, episodes: int) -> dict[str, Any]:
+    """Return the summary of an evaluation of the files that are to be published."""
     from runtime.evaluate import run
 
     with tempfile.TemporaryDirectory() as scratch:
         config = EvaluateConfig(
             environment=EnvironmentConfig(game=game), agent=agent, episodes=episodes,  # type: ignore[arg-type]
-            teacher=folder / "teacher.safetensors", student=folder / "student-1chip.safetensors",
+            teacher=teacher, student=student,
         )  # fmt: skip
         return dict(run(config, Path(scratch)).summary)
 
@@ -142,8 +161,6 @@ def ancestors(kind: str, provenance: Provenance, folders: list[Path]) -> list[di
 
 def decision_costs(student: Path, core_map: Path, buffer: Path) -> dict[str, Any]:
     """Return what a decision costs, estimated on frames of the buffer that the student learnt from, if it is there."""
-    import tempfile
-
     from deploy.estimate import run
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -163,16 +180,18 @@ def publish_teacher(game: str, source: Path, folder: Path, episodes: int, earlie
     weights, found, actions, provenance = read_teacher(source)
     if found != game:
         raise UserError(f"{source}: plays {found}, not {game}", f"publish it with the game {found}")
-    path = folder / "teacher.safetensors"
-    save_teacher(path, weights, game, actions, provenance, half=True)
     went_on_from = ancestors("teacher", provenance, earlier)
-    summary = score(game, "teacher", folder, episodes)
-    document = card("teacher", game, summary, path, provenance)
-    document |= {"random": summary["random"]["mean"], "source_sha256": file_sha256(source)}
-    document |= teacher_curve(source.parent) | {"went_on_from": went_on_from}
-    stages = [*went_on_from, document]
-    document["training_frames_in_all"] = sum(stage["training_frames"] for stage in stages)
-    write_text(folder / "teacher.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
+    training = teacher_curve(source.parent)
+    with published(folder) as scratch:
+        path = scratch / "teacher.safetensors"
+        save_teacher(path, weights, game, actions, provenance, half=True)
+        summary = score(game, "teacher", path, None, episodes)
+        document = card("teacher", game, summary, path, provenance)
+        document |= {"random": summary["random"]["mean"], "source_sha256": file_sha256(source)}
+        document |= training | {"went_on_from": went_on_from}
+        stages = [*went_on_from, document]
+        document["training_frames_in_all"] = sum(stage["training_frames"] for stage in stages)
+        write_text(scratch / "teacher.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def publish_student(game: str, source: Path, folder: Path, episodes: int, earlier: list[Path]) -> None:
@@ -184,27 +203,28 @@ def publish_student(game: str, source: Path, folder: Path, episodes: int, earlie
     if net.game != game:
         raise UserError(f"{source}: plays {net.game}, not {game}", f"publish it with the game {net.game}")
     went_on_from = ancestors("student", provenance, earlier)
-    path = folder / "student-1chip.safetensors"
-    shutil.copyfile(source, path)
-    mapped = mapping.run(MapConfig(student=str(path), hardware="ns1e"), folder)
-    mapped.artefact.rename(folder / "core_map-1chip.h5")
-    summary = score(game, "student", folder, episodes)
     training = student_curve(source.parent)
-    document = card("student", game, summary, path, provenance)
-    document |= {
-        "percent_of_teacher": summary["percent_of_teacher"],
-        "percent_of_margin": summary["percent_of_margin"],
-        "teacher": summary["teacher"]["mean"],
-        "random": summary["random"]["mean"],
-        "agreement": training["curve"][-1]["validation_agreement"],
-        "regret": training["curve"][-1]["validation_regret"],
-        "cores": mapped.summary["cores"],
-        "chips": mapped.summary["chips"],
-        "decision": decision_costs(path, folder / "core_map-1chip.h5", source.parent / "buffer.h5"),
-        **training,
-        "went_on_from": went_on_from,
-    }
-    write_text(folder / "student-1chip.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
+    with published(folder) as scratch:
+        path = scratch / "student-1chip.safetensors"
+        shutil.copyfile(source, path)
+        mapped = mapping.run(MapConfig(student=str(path), hardware="ns1e"), scratch)
+        mapped.artefact.rename(scratch / "core_map-1chip.h5")
+        summary = score(game, "student", folder / "teacher.safetensors", path, episodes)
+        document = card("student", game, summary, path, provenance)
+        document |= {
+            "percent_of_teacher": summary["percent_of_teacher"],
+            "percent_of_margin": summary["percent_of_margin"],
+            "teacher": summary["teacher"]["mean"],
+            "random": summary["random"]["mean"],
+            "agreement": training["curve"][-1]["validation_agreement"],
+            "regret": training["curve"][-1]["validation_regret"],
+            "cores": mapped.summary["cores"],
+            "chips": mapped.summary["chips"],
+            "decision": decision_costs(path, scratch / "core_map-1chip.h5", source.parent / "buffer.h5"),
+            **training,
+            "went_on_from": went_on_from,
+        }
+        write_text(scratch / "student-1chip.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def main() -> None:

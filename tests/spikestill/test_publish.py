@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 import torch
@@ -93,3 +94,27 @@ def test_another_game_is_refused(tmp_path):
     source = write_teacher(tmp_path / "run", 0)
     with pytest.raises(UserError, match="plays pong, not breakout"):
         publish.publish_teacher("breakout", source, tmp_path, 1, [])
+
+
+def test_a_missing_learning_curve_is_refused_before_anything_is_scored(tmp_path):
+    source = write_teacher(tmp_path / "run", 0)
+    (tmp_path / "run" / "teach.jsonl").unlink()
+    with pytest.raises(UserError, match=r"teach\.jsonl: the learning curve is missing"):
+        publish.publish_teacher("pong", source, tmp_path / "zoo", 100, [])
+
+
+def test_a_publishing_that_is_stopped_while_it_scores_leaves_the_zoo_as_it_was(tmp_path):
+    folder = tmp_path / "zoo"
+    folder.mkdir()
+    (folder / "teacher.safetensors").write_bytes(b"the one before")
+    source = write_teacher(tmp_path / "run", 0)
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 3.0)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            publish.publish_teacher("pong", source, folder, 100, [])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert [path.name for path in folder.iterdir()] == ["teacher.safetensors"]
+    assert (folder / "teacher.safetensors").read_bytes() == b"the one before"

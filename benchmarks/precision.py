@@ -37,7 +37,6 @@ from teacher.host_learner import HostLearner
 from teacher.learner import Learner, compute_device
 from teacher.machine import cores, keep_freed_memory
 from teacher.precision.formats import FORMATS, number_format
-from teacher.precision.operations import UPCAST
 from teacher.q_network import Weights
 from teacher.replay import Batch, Replay
 
@@ -123,7 +122,7 @@ def train(precision: str, updates: int) -> dict[str, Any]:
     if learner.device.type == "cuda":
         peak, base = torch.cuda.max_memory_allocated() // 1024, 0
     found = {
-        "emulated": learner.format.operations is UPCAST,
+        "emulated": learner.format.emulated,
         "ms_an_update": round(1e3 * float(np.median(seconds)), 2),
         "peak_mib_of_training": round((peak - base) / 1024, 1),
         "skipped_updates": skipped,

@@ -75,7 +75,8 @@ class TeachConfig:
     life_loss_terminal: bool = True
     """End the return (not the game) where a life is lost, as DQN does."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16", "fp16-master", "fp8"] = "auto"
-    """Format of training, docs/precision.md; master weights are fp32 in each. auto: bf16 if native, else fp32."""
+    """Format of training, docs/precision.md; master weights are fp32 in each. auto: bf16 if native (a CPU with
+    AVX-512 BF16 or AMX, a GPU from compute capability 8.0), else fp32."""
     loss_scale: float = 65_536.0
     """Factor on the loss at the start, 1..2**40; fp16 and fp16-master only. Halved where a gradient overflows."""
     loss_scale_period: int = 2_000
@@ -135,6 +136,11 @@ class TeachConfig:
                 f"replay_start {self.replay_start} leaves nothing to learn from: the first {self.n_step} steps "
                 f"(n_step) of {self.num_envs} environments have no return yet",
                 f"give --replay_start more than {self.n_step * self.num_envs}",
+            )
+        if self.steps <= self.replay_start:
+            raise UserError(
+                f"steps {self.steps} end before the first update: replay_start is {self.replay_start}",
+                f"give --steps more than {self.replay_start}, or --replay_start less than {self.steps}",
             )
         if self.dueling and self.initial is not None:
             raise UserError(

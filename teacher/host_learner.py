@@ -25,13 +25,13 @@ class HostLearner(Learner):
         config: the training's options.
         actions: A.
         replay: what it learns from.
-        threads: gradient threads on a CPU.
+        threads: gradient threads on a CPU; never more than the batch has transitions.
     """
 
     def __init__(self, config: TeachConfig, actions: int, replay: Replay, threads: int) -> None:
         super().__init__(config, actions)
         self.replay = replay
-        self.shares = threads if self.device.type == "cpu" else 1
+        self.shares = min(threads, config.batch_size) if self.device.type == "cpu" else 1
         self.pool = ThreadPoolExecutor(
             self.shares, "gradient", initializer=torch.set_num_threads, initargs=(1,)
         )
@@ -80,16 +80,21 @@ class HostLearner(Learner):
         finite = bool(np.isfinite(loss) and np.isfinite(norm))
         if not finite and (self.scale.value <= 1.0 or np.isnan(loss)):
             wrong = np.flatnonzero(~np.isfinite(error))
+            shown, whose = (
+                (wrong[:4], "of the first of those")
+                if len(wrong)
+                else (np.arange(len(batch))[:4], "of the first")
+            )
             raise DivergedError(
                 f"update {self.updates}: loss {loss}, gradient norm {norm}: not finite; of the batch's {len(batch)} "
-                f"transitions {len(wrong)} have no finite error, replay slots (time, environment) "
-                f"{list(zip(batch.time[wrong[:4]].tolist(), batch.env[wrong[:4]].tolist(), strict=True))}",
+                f"transitions {len(wrong)} have no finite error, replay slots (time, environment) {whose} "
+                f"{list(zip(batch.time[shown].tolist(), batch.env[shown].tolist(), strict=True))}",
                 "lower --learning_rate, then go on from the last checkpoint with --resume",
             )
         if self.format.scaled:
             self.scale.update(finite)
         if not finite:
-            return UpdateReport(loss, q, norm, np.nan_to_num(error), skipped=True)
+            return UpdateReport(loss, q, norm, error, skipped=True)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group["factor"]
         self.step_weights()
@@ -104,7 +109,9 @@ class HostLearner(Learner):
         for _ in range(updates):
             batch = self.replay.sample(rng, self.config.batch_size, beta)
             reports.append(self.update(batch, learning_rate))
-            self.replay.set_priorities(batch, reports[-1].error)
+            # Where a forward pass overflowed, its errors say nothing, and would stay the largest priority for good.
+            if not reports[-1].skipped:
+                self.replay.set_priorities(batch, reports[-1].error)
         return reports
 
     def dead_units(self, rng: np.random.Generator) -> list[float]:

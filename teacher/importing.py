@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +36,8 @@ from teacher.program import Program, probe, save_program, start
 from teacher.q_network import Weights
 
 MAX_BYTES = 1 << 30
+# What PyTorch's files before version 1.6 begin with, pickled.
+LEGACY_MAGIC = 0x1950A86A20F9469CFC6C.to_bytes(10, "little")
 SB3_LAYERS = {"cnn.0": "conv1", "cnn.2": "conv2", "cnn.4": "conv3", "linear.0": "hidden"}
 CLEANRL_LAYERS = {"network.0": "conv1", "network.2": "conv2", "network.4": "conv3", "network.7": "hidden"}
 # What distinguishes an agent: kind, prefix of its feature extractor, its head.
@@ -44,6 +48,11 @@ SB3_KINDS = (
     ("actor-critic", "features_extractor.", "action_net"),
 )
 CLEANRL_KINDS = (("DQN", "", "network.9"), ("actor-critic", "", "actor"))
+# Parts that have no say in which action is taken.
+NOT_READ = (
+    "q_net_target.", "quantile_net_target.", "features_extractor.", "vf_features_extractor.",
+    "mlp_extractor.value_net.", "value_net.", "critic.",
+)  # fmt: skip
 
 
 def run(config: ImportConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
@@ -174,39 +183,88 @@ def read_state(path: Path, content: bytes, library: str) -> Mapping[str, Tensor]
         UserError: not of that library, or holding more than tensors.
     """
     if library == "sb3":
-        policy = _sb3_policy(content)
-        if policy is None:
-            raise UserError(
-                f"{path}: has no policy.pth, so it is not from Stable-Baselines3", "try --library cleanrl"
-            )
-        content = policy
+        content = _sb3_policy(path, content)
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
+        if not _holds_a_pickle(content):
+            raise UserError(
+                f"{path}: not a readable PyTorch file, and no other agent", "save it again"
+            ) from error
         raise UserError(
             f"{path}: holds more than tensors, which would have to be unpickled, and that can run any code",
-            'where you trust it, save its tensors alone: python -c "import torch; agent = torch.load('
-            f"'{path.name}', weights_only=False); torch.save(agent.state_dict(), 'agent-tensors.pth')\"",
+            "save it again with Stable-Baselines3" if library == "sb3" else _conversion(path.name, content),
         ) from error
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
+    except Exception as error:  # what PyTorch raises on damaged bytes has no common base
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path}: not a readable PyTorch file: {reason}", "save it again") from error
-    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+    if not isinstance(state, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in state.items()
+    ):
+        shown = (
+            f" of {', '.join(str(name) for name in list(state)[:3])} ..."
+            if isinstance(state, Mapping)
+            else ""
+        )
         raise UserError(
-            f"{path}: holds a {type(state).__name__}, a state dict wanted", "save agent.state_dict()"
+            f"{path}: holds a {type(state).__name__}{shown}, a state dict wanted", "save agent.state_dict()"
         )
     return state
 
 
-def _sb3_policy(content: bytes) -> bytes | None:
-    """Return ``policy.pth`` of a Stable-Baselines3 file, None of any other file."""
+def _holds_a_pickle(content: bytes) -> bool:
+    """Return True where ``content`` is a zip archive or begins with a whole pickle, which is read but not run."""
+    if zipfile.is_zipfile(io.BytesIO(content)):
+        return True
+    try:
+        for _ in pickletools.genops(content):
+            pass
+    except Exception:  # of a foreign file, whatever a parser of opcodes stumbles over
+        return False
+    return True
+
+
+def _conversion(name: str, content: bytes) -> str:
+    """Return the remedy for a file that must be unpickled: the command that saves its tensors alone."""
+    of_pytorch = zipfile.is_zipfile(io.BytesIO(content)) or LEGACY_MAGIC in content[:32]
+    agent = (
+        f"torch.load('{name}', weights_only=False)" if of_pytorch else f"pickle.load(open('{name}', 'rb'))"
+    )
+    return (
+        f'where you trust it, save its tensors alone: python -c "import pickle, torch; agent = {agent}; '
+        "state = agent.state_dict() if hasattr(agent, 'state_dict') else agent; "
+        "torch.save({name: value for name, value in state.items() if torch.is_tensor(value)}, 'agent-tensors.pth')\""
+    )
+
+
+def _sb3_policy(path: Path, content: bytes) -> bytes:
+    """Return ``policy.pth`` of a Stable-Baselines3 file.
+
+    Raises:
+        UserError: it has none, it is damaged, or too large.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            if "policy.pth" not in archive.namelist() or archive.getinfo("policy.pth").file_size > MAX_BYTES:
-                return None
-            return archive.read("policy.pth")
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError):
-        return None
+            found = "policy.pth" in archive.namelist()
+            if found:
+                check_size(path, archive.getinfo("policy.pth").file_size)
+                return archive.read("policy.pth")
+    except UserError:
+        raise
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        OSError,
+        ValueError,
+        NotImplementedError,
+        RuntimeError,
+    ) as error:
+        if zipfile.is_zipfile(io.BytesIO(content)):
+            raise UserError(f"{path}: a damaged archive: {error}", "copy it or save it again") from error
+    raise UserError(
+        f"{path}: has no policy.pth, so it is not from Stable-Baselines3", "try --library cleanrl"
+    )
 
 
 def nature_weights(
@@ -231,7 +289,16 @@ def nature_weights(
         for part in ("weight", "bias"):
             if f"{theirs}.{part}" not in state:
                 raise UserError(f"{path}: {theirs}.{part} is missing", remedy)
-            weights[f"{ours}.{part}"] = state[f"{theirs}.{part}"].float().clone()
+            weights[f"{ours}.{part}"] = _dense(state[f"{theirs}.{part}"], f"{path}: {theirs}.{part}", remedy)
+    others = [name for name in state if name.rpartition(".")[0] not in names]
+    unknown = [
+        name for name in others if not name.startswith(NOT_READ) or (prefix and name.startswith(prefix))
+    ]
+    if unknown:
+        raise UserError(
+            f"{path}: {unknown[0]} has no place in the Nature network; the agent has layers of its own",
+            remedy,
+        )
     if kind == "QR-DQN":
         weights |= mean_of_quantiles(weights, actions, path)
     scored = int(weights["head.bias"].numel())
@@ -250,14 +317,30 @@ def nature_weights(
     return kind, weights
 
 
+def _dense(tensor: Tensor, name: str, remedy: str) -> Tensor:
+    """Return a copy in fp32.
+
+    Raises:
+        UserError: sparse, quantised, or no real floating-point numbers.
+    """
+    if tensor.layout != torch.strided or tensor.is_quantized or not tensor.is_floating_point():
+        raise UserError(f"{name} is {tensor.dtype} in layout {tensor.layout}, dense floats wanted", remedy)
+    return tensor.float().clone()
+
+
 def mean_of_quantiles(weights: Weights, actions: int, path: Path) -> Weights:
     """Return the head whose outputs are the means over quantiles; row q A + a is quantile q of action a.
 
     Raises:
-        UserError: the rows are no multiple of the actions.
+        UserError: the rows are no multiple of the actions, or the head is no linear layer.
     """
-    rows = weights["head.weight"].shape[0]
-    if rows % actions:
+    shape, rows = tuple(weights["head.weight"].shape), weights["head.bias"].numel()
+    if len(shape) != 2 or shape[0] != rows:
+        raise UserError(
+            f"{path}: its quantiles have weights {shape} and {rows} biases, which is no linear layer",
+            "save it again",
+        )
+    if rows == 0 or rows % actions:
         raise UserError(
             f"{path}: {rows} quantiles in all are no multiple of {actions} actions",
             "give --game the game that it plays",

@@ -213,6 +213,15 @@ class Learner(abc.ABC):
                 q_network.features(self.working, stacks_BCHW, self.pixel_offset, self.format.operations)
             )
 
+    def check_finite(self) -> None:
+        """Raise DivergedError where a weight is not finite."""
+        for name, weight in self.master.items():
+            if not torch.isfinite(weight).all():
+                raise DivergedError(
+                    f"update {self.updates}: {name} holds weights that are not finite",
+                    "lower --learning_rate, then go on from the last checkpoint with --resume",
+                )
+
     def state(self) -> dict[str, Tensor]:
         """Return masters, their mean, target, optimiser moments and counters as flat named tensors."""
         tensors = {f"master.{name}": weight.detach() for name, weight in self.master.items()}

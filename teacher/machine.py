@@ -41,10 +41,11 @@ def keep_freed_memory() -> None:
 
 
 def yield_to_others() -> None:
-    """Lower the priority of the calling thread and of those it will start (nice 5), where the system has such a thing.
+    """Lower the priority of the calling thread and of those it will start to nice 5, where the system has such a thing.
 
     For work that is only needed later, beside threads that everything waits for. Not lower than 5: beside a second
     program such a thread would hardly run.
     """
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, max(5, os.getpriority(os.PRIO_PROCESS, thread)))

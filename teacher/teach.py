@@ -7,11 +7,13 @@ result does not depend on which of the two is faster, and a resumed run equals o
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
 import time
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -197,6 +199,10 @@ class Training:
             part, _, inner = name.partition(".")
             parts[part][inner] = tensor if part == "learner" else tensor.numpy()
         self.learner.set_state(parts["learner"])
+        try:
+            self.learner.check_finite()
+        except DivergedError as error:
+            raise UserError(f"{path}: {error.what}", "start again without --resume") from error
         self.replay.set_state(parts["replay"])
         self.actor.set_state(parts["actor"])
         self.parents = dict(Provenance.from_json(metadata["provenance"]).parents)
@@ -239,9 +245,11 @@ def _initial_weights(config: TeachConfig, actions: int) -> Weights:
 
 
 # Options that may differ between a run and its resumption. ``steps`` lengthens or shortens a training: its
-# schedules then follow the new length from there on. ``precision`` is compared as what it stands for, and the gradient
-# shares of ``threads`` are the checkpoint's.
-FREE_OPTIONS = ("checkpoint_minutes", "steps", "precision", "threads")
+# schedules then follow the new length from there on. A training that diverged goes on with other step sizes.
+# ``precision`` is compared as what it stands for, and the gradient shares of ``threads`` are the checkpoint's.
+FREE_OPTIONS = (
+    "checkpoint_minutes", "steps", "learning_rate", "learning_rate_final", "max_gradient_norm", "precision", "threads",
+)  # fmt: skip
 
 
 def check_same_config(
@@ -297,17 +305,14 @@ def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageRes
 
     last: UpdateReport | None = None
     with stop_on_signal() as stop, Progress("teach", config.steps, "steps", training.step) as bar:
+        if training.learner.format.emulated:
+            bar.say(
+                f"{training.learner.format.name} is emulated on this processor, and slower than fp32 (--precision fp32)"
+            )
         while training.step < config.steps and not stop:
             before = training.step
-            try:
+            with _naming_checkpoint(training, checkpoint):
                 reports = training.round()
-            except DivergedError as error:
-                good = (
-                    f"the last good checkpoint is {checkpoint}"
-                    if checkpoint.exists()
-                    else "no checkpoint yet"
-                )
-                raise UserError(f"step {training.step:,}, {error.what}; {good}", error.remedy) from error
             skipped += sum(report.skipped for report in reports)
             score = training.mean_return()
             bar.advance(training.step - before, score="-" if score is None else score, games=training.games)
@@ -341,7 +346,19 @@ def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageRes
     return StageResult(run_dir / TEACHER, summary, finished)
 
 
+@contextlib.contextmanager
+def _naming_checkpoint(training: Training, checkpoint: Path) -> Iterator[None]:
+    """Let the error of a training that diverges name the step and the last good checkpoint."""
+    try:
+        yield
+    except DivergedError as error:
+        good = f"the last good checkpoint is {checkpoint}" if checkpoint.exists() else "no checkpoint yet"
+        raise UserError(f"step {training.step:,}, {error.what}; {good}", error.remedy) from error
+
+
 def _save(training: Training, checkpoint: Path, artefact: Path, provenance: Provenance) -> None:
+    with _naming_checkpoint(training, checkpoint):
+        training.learner.check_finite()
     training.save(checkpoint, provenance)
     game, actions = training.config.environment.game, training.actor.actions
     save_teacher(artefact, training.learner.deployable(), game, actions, provenance)

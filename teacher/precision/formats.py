@@ -27,6 +27,7 @@ class NumberFormat:
         scaled: gradients need loss scaling, for small ones would underflow.
         tf32: products of fp32 numbers may round their factors to 10 bits of significand.
         operations: what computes convolutions and products.
+        emulated: this device has no products of this format: right, but slower than fp32.
     """
 
     name: str
@@ -35,6 +36,7 @@ class NumberFormat:
     scaled: bool = False
     tf32: bool = False
     operations: Operations = NATIVE
+    emulated: bool = False
 
 
 FORMATS = {
@@ -59,7 +61,7 @@ def number_format(name: str, device: torch.device) -> NumberFormat:
         UserError: the device cannot compute in this format.
     """
     if name == "auto":
-        name = "bf16" if device.type == "cuda" or native_bf16() else "fp32"
+        name = "bf16" if _multiplies_bf16(device) else "fp32"
     found = FORMATS[name]
     if found.tf32 and not (device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 0)):
         raise UserError(
@@ -74,5 +76,13 @@ def number_format(name: str, device: torch.device) -> NumberFormat:
             "give --precision bf16, or --device cuda on such a GPU",
         )
     if found.body == torch.float16 and device.type == "cpu":
-        return dataclasses.replace(found, operations=UPCAST)
+        return dataclasses.replace(found, operations=UPCAST, emulated=True)
+    if found.body == torch.bfloat16 and not _multiplies_bf16(device):
+        return dataclasses.replace(found, emulated=True)
     return found
+
+
+def _multiplies_bf16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return bool(torch.cuda.get_device_capability() >= (8, 0))
+    return native_bf16()

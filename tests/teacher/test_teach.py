@@ -119,9 +119,14 @@ def test_kill_and_resume_from_the_last_checkpoint(tmp_path):
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     training = Training(dataclasses.replace(TINY, steps=10**6), tmp_path / CHECKPOINT)
-    step = training.step
     training.round()
-    assert training.step == step + 8
+    whole = Training(dataclasses.replace(TINY, steps=10**6))
+    while whole.step < training.step:
+        whole.round()
+    a, b = state(whole), state(training)
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    whole.close()
     training.close()
 
 
@@ -209,13 +214,48 @@ def test_a_run_that_diverges_names_step_and_checkpoint(short, tmp_path):
     )
     with pytest.raises(UserError, match=r"step \d+, update \d+: loss .* not finite.*; no checkpoint yet"):
         run(config, tmp_path)
+    # With a checkpoint it is named, and the remedy, a lower step size, works on it.
     shutil.copytree(short, tmp_path, dirs_exist_ok=True)
-    tensors = load_file(tmp_path / CHECKPOINT)
-    tensors["learner.master.head.bias"][:] = float("nan")
+    good = (tmp_path / CHECKPOINT).read_bytes()
+    config = dataclasses.replace(TINY, learning_rate=1e3, learning_rate_final=1e3, max_gradient_norm=0.0)
+    with pytest.raises(
+        UserError, match=rf"step \d+, .* the last good checkpoint is .*{CHECKPOINT}"
+    ) as caught:
+        run(config, tmp_path, resume=True)
+    assert "--learning_rate" in str(caught.value.remedy)
+    assert (tmp_path / CHECKPOINT).read_bytes() == good
+    config = dataclasses.replace(TINY, learning_rate=1e-5, learning_rate_final=1e-5)
+    assert run(config, tmp_path, resume=True).finished
+
+
+def test_weights_that_are_not_finite_are_neither_saved_nor_resumed(short, tmp_path, monkeypatch):
+    shutil.copytree(short, tmp_path, dirs_exist_ok=True)
+    good = load_file(tmp_path / CHECKPOINT)
     with safe_open(tmp_path / CHECKPOINT, "pt") as file:
-        save_file(tensors, tmp_path / CHECKPOINT, file.metadata())
-    with pytest.raises(UserError, match=rf"step 144, .* the last good checkpoint is .*{CHECKPOINT}"):
+        save_file(
+            good | {"learner.master.head.bias": torch.full((4,), float("nan"))},
+            tmp_path / CHECKPOINT, file.metadata(),
+        )  # fmt: skip
+    with pytest.raises(
+        UserError, match=rf"{CHECKPOINT}: update \d+: head.bias holds weights that are not finite"
+    ):
         run(TINY, tmp_path, resume=True)
+    rounds = Training.round
+    monkeypatch.setattr(Training, "round", lambda self: poisoned(self, rounds))
+    with pytest.raises(
+        UserError, match=r"step 144, .*head.bias holds weights that are not finite; no checkpoint yet"
+    ):
+        run(SHORT, tmp_path / "anew")
+    assert not (tmp_path / "anew" / CHECKPOINT).exists()
+    assert not (tmp_path / "anew" / TEACHER).exists()
+
+
+def poisoned(training, rounds):
+    reports = rounds(training)
+    if training.step == training.config.steps:
+        with torch.no_grad():
+            training.learner.master["head.bias"][0] = float("inf")
+    return reports
 
 
 def test_gradient_shares_add_up_to_the_whole_batch():
@@ -308,6 +348,20 @@ def test_every_game_of_the_paper_trains(game):
         training.round()
     assert training.learner.deployable()["head.bias"].shape == (training.actor.actions,)
     training.close()
+
+
+def test_a_batch_smaller_than_the_threads_is_learnt_from():
+    training = Training(dataclasses.replace(TINY, batch_size=1, threads=4))
+    while training.step < 144:
+        reports = training.round()
+    assert len(reports) == 1
+    assert np.isfinite(reports[0].loss)
+    training.close()
+
+
+def test_a_training_that_ends_before_its_first_update_is_refused():
+    with pytest.raises(UserError, match="steps 5000 end before the first update: replay_start is 10000"):
+        TeachConfig(steps=5000)
 
 
 def test_nothing_to_learn_from_is_refused():

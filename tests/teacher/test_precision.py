@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from teacher.precision import fp8
 from teacher.precision.formats import FORMATS, number_format
 from teacher.precision.scaling import LossScale
 from teacher.replay import Batch, Replay
+from teacher.teach import METRICS, run
 from tests.teacher.test_teach import TINY
 
 CPU = torch.device("cpu")
@@ -145,8 +147,28 @@ def test_formats_that_the_cpu_lacks_are_refused(precision, reason):
         number_format(precision, CPU)
 
 
-def test_auto_is_a_format_that_runs_here():
-    assert number_format("auto", CPU) in (FORMATS["bf16"], FORMATS["fp32"])
+@pytest.mark.parametrize("native", [True, False])
+def test_auto_is_bf16_where_the_cpu_multiplies_it_and_else_fp32(native, monkeypatch):
+    monkeypatch.setattr("teacher.precision.formats.native_bf16", lambda: native)
+    assert number_format("auto", CPU) == FORMATS["bf16" if native else "fp32"]
+    assert number_format("bf16", CPU).emulated == (not native)
+    assert number_format("fp16", CPU).emulated
+    assert not number_format("fp32", CPU).emulated
+
+
+def test_a_falling_loss_scale_is_logged_and_warned_about(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("teacher.teach.LOG_UPDATES", 2)
+    config = dataclasses.replace(TINY, precision="fp16", loss_scale=2.0**40, update_period=1, steps=176)
+    run(config, tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
+    skipped = sum(line["skipped_updates"] for line in lines)
+    assert 5 < skipped < 40
+    assert lines[-1]["loss_scale"] == 2.0 ** (40 - skipped)
+    told = capsys.readouterr().err
+    assert (
+        f"the loss scale fell from 1.09951e+12 to {lines[0]['loss_scale']:g}: gradients overflow fp16" in told
+    )
+    assert "fp16 is emulated on this processor" in told
 
 
 def test_fp8_products_are_those_of_the_rounded_factors():

@@ -1,0 +1,106 @@
+"""One whole update beside the same mathematics written anew with ``torch.nn`` in fp64."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+from torch import nn
+
+from teacher import q_network
+from teacher.host_learner import HostLearner
+from teacher.replay import Batch, Replay
+from tests.teacher.test_teach import TINY
+
+ACTIONS = 6
+
+
+def network(weights: dict[str, torch.Tensor]) -> nn.Sequential:
+    """Return the Nature network (Mnih 2015, Methods) with these weights, in fp64."""
+    made = nn.Sequential(
+        nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, 1), nn.ReLU(),
+        nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, ACTIONS),
+    ).double()  # fmt: skip
+    with torch.no_grad():
+        for parameter, weight in zip(made.parameters(), weights.values(), strict=True):
+            parameter.copy_(weight)
+    return made
+
+
+def replay_and_batch() -> tuple[Replay, Batch]:
+    """Return noise whose returns are of every kind: clipped errors and small ones, ended and not, weighted."""
+    rng = np.random.default_rng(3)
+    replay = Replay(400, 4, n_step=2, discount=0.9, alpha=0.0)
+    for _ in range(100):
+        replay.append(
+            rng.integers(0, 256, (4, 84 * 84), np.uint8), rng.integers(0, ACTIONS, 4),
+            rng.integers(-1, 2, 4).astype(np.float32), rng.random(4) < 0.2, np.ones(4, bool), np.zeros(4, bool),
+        )  # fmt: skip
+    batch = replay.sample(np.random.default_rng(4), 32, 0.0)
+    return replay, dataclasses.replace(batch, weight=rng.uniform(0.1, 1.0, 32).astype(np.float32))
+
+
+def test_an_update_is_double_dqn_on_prioritised_n_step_returns():
+    replay, batch = replay_and_batch()
+    config = dataclasses.replace(TINY, precision="fp32", batch_size=32, max_gradient_norm=0.0)
+    learner = HostLearner(config, ACTIONS, replay, threads=2)
+    target = q_network.initial_weights(ACTIONS, torch.Generator().manual_seed(7))
+    learner.target = learner._working_copy(target, requires_grad=False)
+    online, evaluating = network(learner.master), network(target)
+    s_tm1 = torch.from_numpy(replay.stacks(batch.time, batch.env)).permute(0, 3, 1, 2).double() / 255
+    s_t = torch.from_numpy(replay.stacks(batch.time_next, batch.env)).permute(0, 3, 1, 2).double() / 255
+    assert 0 < np.count_nonzero(batch.discount == 0) < 32
+    error, loss, rows = torch.zeros(32).double(), torch.zeros(()).double(), []
+    for i in range(32):  # one transition at a time, by the equations
+        q_online, q_target = online(s_t[i : i + 1])[0], evaluating(s_t[i : i + 1])[0]
+        best = int(q_online.argmax())
+        rows.append(int(q_target.argmax()) != best)
+        wanted = float(batch.reward[i]) + float(batch.discount[i]) * q_target[best].detach()
+        error_i = online(s_tm1[i : i + 1])[0, int(batch.action[i])] - wanted
+        huber = 0.5 * error_i**2 if abs(error_i.item()) <= 1 else error_i.abs() - 0.5
+        loss = loss + float(batch.weight[i]) * huber / 32
+        error[i] = error_i.detach()
+    assert sum(rows) > 4, "the target network must prefer other actions, or a mistake would not show"
+    assert (error.abs() > 1).any()
+    assert (error.abs() < 1).any()
+    loss.backward()
+    found, shares = learner.gradients(batch)
+    np.testing.assert_allclose(torch.cat([share[2] for share in shares]).numpy(), error, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(float(sum(share[1] for share in shares)), float(loss), rtol=1e-5)
+    for (name, gradient), parameter in zip(found.items(), online.parameters(), strict=True):
+        assert parameter.grad is not None
+        scale = float(parameter.grad.abs().max())
+        np.testing.assert_allclose(
+            gradient.numpy(), parameter.grad.numpy(), rtol=1e-3, atol=1e-5 * scale, err_msg=name
+        )
+    # Adam's first step (Kingma 2015): m / (sqrt(v) + eps) = g / (|g| + eps).
+    before = {name: weight.clone() for name, weight in learner.master.items()}
+    learner.update(batch, 1e-3)
+    for (name, weight), gradient in zip(learner.master.items(), found.values(), strict=True):
+        wanted_step = -1e-3 * gradient / (gradient.abs() + config.optimizer_epsilon)
+        np.testing.assert_allclose((weight - before[name]).numpy(), wanted_step.numpy(), rtol=1e-3, atol=1e-7)
+    learner.close()
+
+
+def test_the_priorities_of_an_update_that_was_skipped_stay_as_they_were():
+    """fp16 whose forward pass overflows: infinite errors would be the largest priority for good."""
+    replay = Replay(400, 4, n_step=1, discount=0.9, alpha=0.6)
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        replay.append(
+            rng.integers(0, 256, (4, 84 * 84), np.uint8), rng.integers(0, ACTIONS, 4),
+            np.zeros(4, np.float32), np.zeros(4, bool), np.ones(4, bool), np.zeros(4, bool),
+        )  # fmt: skip
+    config = dataclasses.replace(TINY, precision="fp16", batch_size=16, priority_exponent=0.6)
+    learner = HostLearner(config, ACTIONS, replay, threads=2)
+    with torch.no_grad():
+        learner.master["head.weight"][0] = 3e37
+    learner.refresh_working()
+    before, largest = learner.state()["master.hidden.weight"], replay.max_priority
+    reports = learner.learn(np.random.default_rng(1), 1, 0.4, 1e-3)
+    assert reports[0].skipped
+    assert not np.isfinite(reports[0].gradient_norm)
+    assert replay.max_priority == largest
+    assert torch.equal(learner.state()["master.hidden.weight"], before)
+    learner.close()

@@ -171,9 +171,11 @@ def test_q_value_that_is_not_finite_names_the_step_and_leaves_a_readable_file(tm
         assert reader.locate(len(reader) - 1)[0] == 95, "whole chunks of 32 rows before it were written"
 
 
-def test_zoo_without_a_teacher_says_so(tmp_path):
+def test_zoo_without_a_teacher_says_so(tmp_path, monkeypatch):
+    import zoo
     from configs.environment import EnvironmentConfig
 
+    monkeypatch.setattr(zoo, "__path__", [str(tmp_path / "zoo")])
     config = RecordConfig(environment=EnvironmentConfig(game="riverraid"), frames=32)
     with pytest.raises(UserError, match="the zoo has no teacher for riverraid"):
         run(config, tmp_path)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
+import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -185,7 +186,9 @@ def read_state(path: Path, content: bytes, library: str) -> Mapping[str, Tensor]
     if library == "sb3":
         content = _sb3_policy(path, content)
     try:
-        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of pickle protocols, before it refuses them
+            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if not _holds_a_pickle(content):
             raise UserError(

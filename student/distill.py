@@ -228,12 +228,12 @@ class Distillation:
         self.step += 1
         return loss, float(sum(share[3] for share in shares)) / self.shares
 
-    def recalibrate(self, batches: int = RECALIBRATION_BATCHES) -> None:
-        """Replace the running statistics by their means over fresh batches with the weights as they are."""
+    def recalibrate(self) -> None:
+        """Replace the running statistics by their means over fresh batches, the weights as they are."""
         rng = np.random.default_rng([self.config.seed, 7])
         weights = self.network.working_weights()
         with torch.no_grad():
-            for index in range(batches):
+            for index in range(RECALIBRATION_BATCHES):
                 x = self._stacks(self._draw(rng)[0])
                 _, statistics, _ = self.network.propagate(x, weights)
                 self.network.absorb([statistics], momentum=1.0 / (index + 1))

@@ -38,6 +38,12 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(autouse=True)
+def recalibrates_on_little(monkeypatch):
+    """Five steps of eight frames gain nothing from 64 batches, which took most of the tests' time."""
+    monkeypatch.setattr(distill, "RECALIBRATION_BATCHES", 4)
+
+
 def config(folder, **changes):
     options = {
         "buffer": folder / "buffer.h5", "teacher": folder / "teacher.safetensors",

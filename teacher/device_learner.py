@@ -118,7 +118,6 @@ class DeviceLearner(Learner):
                 raise DivergedError(
                     f"update {self.updates + number}: loss {report.loss}, gradient norm {report.gradient_norm}: not "
                     f"finite; the batch's first replay slots (time, environment) are {slots}",
-                    "lower --learning_rate, then go on from the last checkpoint with --resume",
                 )
         self.updates += updates
         return reports

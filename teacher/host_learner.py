@@ -89,7 +89,6 @@ class HostLearner(Learner):
                 f"update {self.updates}: loss {loss}, gradient norm {norm}: not finite; of the batch's {len(batch)} "
                 f"transitions {len(wrong)} have no finite error, replay slots (time, environment) {whose} "
                 f"{list(zip(batch.time[shown].tolist(), batch.env[shown].tolist(), strict=True))}",
-                "lower --learning_rate, then go on from the last checkpoint with --resume",
             )
         if self.format.scaled:
             self.scale.update(finite)

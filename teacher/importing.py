@@ -248,8 +248,7 @@ def _sb3_policy(path: Path, content: bytes) -> bytes:
     """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            found = "policy.pth" in archive.namelist()
-            if found:
+            if "policy.pth" in archive.namelist():
                 check_size(path, archive.getinfo("policy.pth").file_size)
                 return archive.read("policy.pth")
     except UserError:

@@ -44,7 +44,10 @@ Share = tuple[list[Tensor], Tensor, Tensor, Tensor]
 
 
 class DivergedError(UserError):
-    """A loss or gradient that is not finite, and no loss scale to blame."""
+    """A loss, gradient or weight that is not finite, and no loss scale to blame."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, "lower --learning_rate, then go on from the last checkpoint with --resume")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,10 +220,7 @@ class Learner(abc.ABC):
         """Raise DivergedError where a weight is not finite."""
         for name, weight in self.master.items():
             if not torch.isfinite(weight).all():
-                raise DivergedError(
-                    f"update {self.updates}: {name} holds weights that are not finite",
-                    "lower --learning_rate, then go on from the last checkpoint with --resume",
-                )
+                raise DivergedError(f"update {self.updates}: {name} holds weights that are not finite")
 
     def state(self) -> dict[str, Tensor]:
         """Return masters, their mean, target, optimiser moments and counters as flat named tensors."""

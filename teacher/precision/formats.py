@@ -63,7 +63,7 @@ def number_format(name: str, device: torch.device) -> NumberFormat:
     if name == "auto":
         name = "bf16" if _multiplies_bf16(device) else "fp32"
     found = FORMATS[name]
-    if found.tf32 and not (device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 0)):
+    if found.tf32 and not _is_ampere(device):
         raise UserError(
             "precision tf32: TensorFloat-32 is a mode of NVIDIA GPUs from compute capability 8.0 on, and the network "
             f"runs on {device.type}",
@@ -82,7 +82,10 @@ def number_format(name: str, device: torch.device) -> NumberFormat:
     return found
 
 
+def _is_ampere(device: torch.device) -> bool:
+    """Return True for an NVIDIA GPU of compute capability 8.0 or more."""
+    return device.type == "cuda" and bool(torch.cuda.get_device_capability() >= (8, 0))
+
+
 def _multiplies_bf16(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return bool(torch.cuda.get_device_capability() >= (8, 0))
-    return native_bf16()
+    return _is_ampere(device) or (device.type == "cpu" and native_bf16())

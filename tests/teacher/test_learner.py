@@ -11,9 +11,8 @@ from torch import nn
 from teacher import q_network
 from teacher.host_learner import HostLearner
 from teacher.replay import Batch, Replay
+from tests.teacher.noise import ACTIONS, noise_replay
 from tests.teacher.test_teach import TINY
-
-ACTIONS = 6
 
 
 def network(weights: dict[str, torch.Tensor]) -> nn.Sequential:
@@ -31,12 +30,7 @@ def network(weights: dict[str, torch.Tensor]) -> nn.Sequential:
 def replay_and_batch() -> tuple[Replay, Batch]:
     """Return noise whose returns are of every kind: clipped errors and small ones, ended and not, weighted."""
     rng = np.random.default_rng(3)
-    replay = Replay(400, 4, n_step=2, discount=0.9, alpha=0.0)
-    for _ in range(100):
-        replay.append(
-            rng.integers(0, 256, (4, 84 * 84), np.uint8), rng.integers(0, ACTIONS, 4),
-            rng.integers(-1, 2, 4).astype(np.float32), rng.random(4) < 0.2, np.ones(4, bool), np.zeros(4, bool),
-        )  # fmt: skip
+    replay = noise_replay(rng, n_step=2, discount=0.9, ends=0.2)
     batch = replay.sample(np.random.default_rng(4), 32, 0.0)
     return replay, dataclasses.replace(batch, weight=rng.uniform(0.1, 1.0, 32).astype(np.float32))
 
@@ -85,13 +79,7 @@ def test_an_update_is_double_dqn_on_prioritised_n_step_returns():
 
 def test_the_priorities_of_an_update_that_was_skipped_stay_as_they_were():
     """fp16 whose forward pass overflows: infinite errors would be the largest priority for good."""
-    replay = Replay(400, 4, n_step=1, discount=0.9, alpha=0.6)
-    rng = np.random.default_rng(0)
-    for _ in range(100):
-        replay.append(
-            rng.integers(0, 256, (4, 84 * 84), np.uint8), rng.integers(0, ACTIONS, 4),
-            np.zeros(4, np.float32), np.zeros(4, bool), np.ones(4, bool), np.zeros(4, bool),
-        )  # fmt: skip
+    replay = noise_replay(np.random.default_rng(0), n_step=1, discount=0.9, alpha=0.6)
     config = dataclasses.replace(TINY, precision="fp16", batch_size=16, priority_exponent=0.6)
     learner = HostLearner(config, ACTIONS, replay, threads=2)
     with torch.no_grad():

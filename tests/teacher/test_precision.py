@@ -18,23 +18,16 @@ from teacher.precision.formats import FORMATS, number_format
 from teacher.precision.scaling import LossScale
 from teacher.replay import Batch, Replay
 from teacher.teach import METRICS, run
+from tests.teacher.noise import ACTIONS, noise_replay
 from tests.teacher.test_teach import TINY
 
 CPU = torch.device("cpu")
-ACTIONS = 6
 FP16 = ("fp16", "fp16-master")
 
 
 @pytest.fixture(scope="module")
 def replay() -> Replay:
-    rng = np.random.default_rng(0)
-    found = Replay(400, 4, n_step=1, discount=0.99, alpha=0.0)
-    for _ in range(100):
-        found.append(
-            rng.integers(0, 256, (4, 84 * 84), np.uint8), rng.integers(0, ACTIONS, 4),
-            rng.integers(-1, 2, 4).astype(np.float32), rng.random(4) < 0.1, np.ones(4, bool), np.zeros(4, bool),
-        )  # fmt: skip
-    return found
+    return noise_replay(np.random.default_rng(0), n_step=1, discount=0.99, ends=0.1)
 
 
 @pytest.fixture

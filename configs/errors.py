@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+MALFORMED = (OSError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError)
+"""What reading a foreign or damaged file can raise before every value in it is checked: JSON too deep to parse gives
+RecursionError (a RuntimeError), an infinite size OverflowError (an ArithmeticError)."""
+
 
 class UserError(ValueError):
     """A fault in what the user gave (a file, an option, a machine), not in the program.

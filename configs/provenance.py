@@ -36,7 +36,7 @@ def content_sha256(texts: Sequence[str], arrays: Mapping[str, npt.NDArray[Any]])
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
         digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        digest.update(array.tobytes())
+        digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

@@ -34,6 +34,7 @@ from teacher.checkpoint import (
     read_teacher,
     read_tensors,
     restore_optimizer,
+    restoring,
     write_tensors,
 )
 from teacher.learner import compute_device
@@ -52,8 +53,13 @@ HINT_BATCHES = 40
 # In the last part of the training the forward pass uses the running statistics, as the deployed net does.
 RENORMALISED_SHARE = 0.1
 # Options that may differ between a run and its resumption. ``steps`` lengthens or shortens a training: the learning
-# rate then follows the new length from there on. ``precision`` is compared as what it stands for, files by content.
-FREE_OPTIONS = (*DistillConfig.WITHOUT_EFFECT, "buffer", "teacher", "steps", "initial", "precision")
+# rate then follows the new length from there on. A training that diverged goes on with other step sizes.
+# ``precision`` is compared as what it stands for, files by content.
+FREE_OPTIONS = (
+    *DistillConfig.WITHOUT_EFFECT, "buffer", "teacher", "steps", "initial", "precision",
+    "learning_rate", "learning_rate_final", "hint_learning_rate",
+)  # fmt: skip
+LOWER_RATE = "lower --learning_rate, then go on from the last checkpoint with --resume"
 
 
 def learning_rate(config: DistillConfig, step: int) -> float:
@@ -123,7 +129,8 @@ class Distillation:
         )
         self.parents = {"buffer": file_sha256(config.buffer)}
         if config.initial is not None and checkpoint is None:
-            self._begin_with(config.initial)
+            with restoring(config.initial, "give another checkpoint, or leave --initial out"):
+                self._begin_with(config.initial)
             self.parents["initial"] = file_sha256(config.initial)
         self.hints = self._make_hints(teacher) if teacher is not None else None
         if self.hints is not None:
@@ -131,7 +138,8 @@ class Distillation:
                 self.hints.parameters, lr=config.hint_learning_rate, fused=True
             )
         if checkpoint is not None:
-            self.restore(checkpoint)
+            with restoring(checkpoint, "start again without --resume"):
+                self.restore(checkpoint)
 
     def _begin_with(self, checkpoint: Path) -> None:
         tensors, metadata = read_tensors(
@@ -191,23 +199,21 @@ class Distillation:
             leaves += self.hints.parameters
         gradients = torch.autograd.grad(whole / self.shares, leaves)
         agree = (rates.argmax(dim=1) == q_part.argmax(dim=1)).float().mean()
-        return gradients, statistics, loss.detach(), agree, means
+        return gradients, statistics, loss.detach(), agree, means, whole.detach()
 
     def train_step(self) -> tuple[float, float]:
         """Do one gradient step; return (loss, agreement with the teacher's best action on the batch).
 
         Raises:
-            UserError: the loss is not finite.
+            UserError: the loss, with the hints' part, is not finite; the network is left as it was.
         """
         stacks, q = (torch.from_numpy(array) for array in self._draw(self.rng))
         weights = self.network.working_weights()
         shares = list(self.pool.map(lambda index: self._share(index, weights, stacks, q), range(self.shares)))
-        loss = float(sum(share[2] for share in shares)) / self.shares
-        if not math.isfinite(loss):
-            raise UserError(
-                f"distill step {self.step}: loss {loss} is not finite",
-                "lower --learning_rate, then go on from the last checkpoint with --resume",
-            )
+        loss, whole = (float(sum(share[part] for share in shares)) / self.shares for part in (2, 5))
+        if not math.isfinite(whole):
+            with_hints = f" ({whole} with the hints)" if math.isfinite(loss) else ""
+            raise UserError(f"distill step {self.step}: loss {loss}{with_hints} is not finite", LOWER_RATE)
         hinted = self.hints.parameters if self.hints is not None else []
         for index, parameter in enumerate([*self.parameters, *hinted]):
             gradient = shares[0][0][index].float()
@@ -264,8 +270,21 @@ class Distillation:
             "regret": float(regret.mean() / (best - q.mean(dim=1)).mean().clamp_min(1e-12)),
         }
 
+    def check_finite(self) -> None:
+        """Raise UserError where a value of the network is not finite: such a state is neither saved nor resumed."""
+        for name, tensor in self.network.state_dict().items():
+            if not torch.isfinite(tensor).all():
+                raise UserError(
+                    f"distill step {self.step}: {name} holds values that are not finite", LOWER_RATE
+                )
+
     def save(self, path: Path, provenance: Provenance) -> None:
-        """Write the whole state to ``path``."""
+        """Write the whole state to ``path``.
+
+        Raises:
+            UserError: a value of the network is not finite, or the disk is full.
+        """
+        self.check_finite()
         tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
         tensors |= optimizer_tensors(self.optimizer)
         if self.hints is not None:
@@ -303,6 +322,7 @@ class Distillation:
         check_same_format(counters.get("precision"), self.format.name, self.config.precision, path)
         self.parents = dict(parents)
         self._load_network(tensors)
+        self.check_finite()
         restore_optimizer(self.optimizer, tensors)
         if self.hints is not None:
             hints = {

@@ -5,7 +5,9 @@ Both are safetensors; nothing is ever unpickled.
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,14 +17,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from configs.atomic import atomic_path
-from configs.errors import UserError
-from configs.provenance import Provenance
+from configs.errors import MALFORMED, UserError
+from configs.provenance import Provenance, check_content, content_sha256
 from teacher import q_network
 from teacher.q_network import Weights
 
 TEACHER_SCHEMA = "spikestill.teacher"
 CHECKPOINT_SCHEMA = "spikestill.teach-checkpoint"
-VERSION = 1
+VERSION = 2
 NATURE = "nature"
 TEACHER_REMEDY = "give a teacher that `spikestill teach` wrote"
 
@@ -30,8 +32,9 @@ TEACHER_REMEDY = "give a teacher that `spikestill teach` wrote"
 def write_tensors(
     path: Path, tensors: dict[str, Tensor], schema: str, provenance: Provenance, **metadata: str
 ) -> None:
-    """Write tensors with their schema, version and provenance to a safetensors file, atomically."""
+    """Write tensors with their schema, version, provenance and hash to a safetensors file, atomically."""
     header = {"schema": schema, "version": str(VERSION), "provenance": provenance.to_json(), **metadata}
+    header["sha256"] = content_sha256(*_content(header, tensors))
     with atomic_path(path) as temporary:
         try:
             save_file(tensors, temporary, metadata=header)
@@ -41,11 +44,21 @@ def write_tensors(
             raise
 
 
+def _content(header: Mapping[str, str], tensors: dict[str, Tensor]) -> tuple[list[str], dict[str, Any]]:
+    """Return what the hash is of: every entry of the header, and the bytes of every tensor."""
+    texts = [f"{key} {header[key]}" for key in sorted(header) if key != "sha256"]
+    named = {f"{name} {tensor.dtype} {tuple(tensor.shape)}": tensor for name, tensor in tensors.items()}
+    # As bytes: NumPy has no bf16.
+    return texts, {
+        name: tensor.contiguous().reshape(-1).view(torch.uint8).numpy() for name, tensor in named.items()
+    }
+
+
 def read_tensors(path: Path, schema: str, remedy: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read what :func:`write_tensors` wrote: (tensors, metadata).
+    """Read what :func:`write_tensors` wrote, checking its hash (from version 2 on): (tensors, metadata).
 
     Raises:
-        UserError: the file is missing, truncated, foreign or newer.
+        UserError: the file is missing, truncated, foreign, newer or altered.
     """
     path = Path(path)
     if not path.is_file():
@@ -60,11 +73,31 @@ def read_tensors(path: Path, schema: str, remedy: str) -> tuple[dict[str, Tensor
                     f"{path}: format version {metadata['version']}, this program reads up to {VERSION}",
                     "update spikestill",
                 )
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if int(metadata["version"]) >= 2:
+                check_content(*_content(metadata, tensors), metadata["sha256"])
+            return tensors, metadata
     except UserError:
         raise
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, *MALFORMED) as error:
         raise UserError(f"{path}: not a readable safetensors file: {error}", remedy) from error
+
+
+@contextlib.contextmanager
+def restoring(path: Path, remedy: str) -> Iterator[None]:
+    """Turn what a checkpoint with missing or misshapen content raises into an error that names the file.
+
+    Raises:
+        UserError: the content does not fit.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except MALFORMED as error:
+        raise UserError(
+            f"{path}: its content does not fit: {type(error).__name__}: {error}", remedy
+        ) from error
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -125,7 +158,7 @@ def read_teacher_file(path: Path, remedy: str = TEACHER_REMEDY) -> TeacherFile:
         return TeacherFile(
             tensors, str(net["architecture"]), str(net["game"]), int(net["actions"]), net, provenance
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise UserError(f"{path}: its description is unreadable: {error}", remedy) from error
 
 

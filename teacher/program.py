@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from configs.errors import UserError
+from configs.errors import MALFORMED, UserError
 from configs.provenance import Provenance
 from teacher.checkpoint import TEACHER_SCHEMA, TeacherFile, write_tensors
 
@@ -64,7 +64,7 @@ def program_of(path: Path, file: TeacherFile) -> Program:
     try:
         content, net = file.tensors[BYTES].numpy().tobytes(), file.net
         return Program(content, net["architecture"], float(net["divide_by"]), int(net["output"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise UserError(f"{path}: its description is unreadable: {error}", "import it again") from error
 
 

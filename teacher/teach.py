@@ -34,6 +34,7 @@ from teacher.checkpoint import (
     CHECKPOINT_SCHEMA,
     read_teacher,
     read_tensors,
+    restoring,
     save_teacher,
     write_tensors,
 )
@@ -104,7 +105,8 @@ class Training:
         self.games = 0
         self.parents: dict[str, str] = {}
         if checkpoint is not None:
-            self.restore(checkpoint)
+            with restoring(checkpoint, "start again without --resume"):
+                self.restore(checkpoint)
         elif config.initial is not None:
             self.learner.begin_with(_initial_weights(config, self.actor.actions))
             self.parents = {"initial": file_sha256(config.initial)}

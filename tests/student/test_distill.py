@@ -22,7 +22,7 @@ from dataset import recorder
 from dataset.reader import BufferReader
 from student import distill
 from student.integer_net import load
-from teacher.checkpoint import read_tensors, save_teacher
+from teacher.checkpoint import read_tensors, save_teacher, write_tensors
 from teacher.q_network import initial_weights
 
 
@@ -208,11 +208,17 @@ def test_hints_of_another_teacher_are_refused(folder, tmp_path):
         distill.run(config(folder, teacher=folder / "missing.safetensors"), tmp_path)
 
 
-def test_resuming_with_another_rate_names_both(folder, tmp_path):
+def test_resuming_with_another_temperature_names_both(folder, tmp_path):
     distill.run(config(folder), tmp_path)
-    changed = dataclasses.replace(config(folder), learning_rate=0.5)
-    with pytest.raises(UserError, match=r"learning_rate 0\.\d+, now it is 0\.5"):
+    changed = dataclasses.replace(config(folder), temperature=0.5)
+    with pytest.raises(UserError, match=r"temperature 0\.\d+, now it is 0\.5"):
         distill.run(changed, tmp_path, resume=True)
+
+
+def test_the_remedy_of_a_divergence_works(folder, tmp_path):
+    distill.run(config(folder), tmp_path)
+    lower = config(folder, steps=6, learning_rate=1e-3, learning_rate_final=1e-4, hint_learning_rate=1e-4)
+    assert distill.run(lower, tmp_path, resume=True).summary["steps"] == 6
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_weights_change(folder):
@@ -224,6 +230,66 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_change(folder):
             made.train_step()
         same_tensors(before, state(made))
         made.close()
+
+
+def test_hints_that_overflow_stop_before_the_weights_change(folder):
+    with BufferReader(folder / "buffer.h5") as reader:
+        made = training(folder, reader)
+        with torch.no_grad():
+            made.hints.parameters[0].fill_(1e30)
+        before = state(made)
+        with pytest.raises(UserError, match=r"loss \d\.\d+ \((inf|nan) with the hints\) is not finite"):
+            made.train_step()
+        same_tensors(before, state(made))
+        made.close()
+
+
+def test_weights_that_are_not_finite_are_not_saved(folder, tmp_path):
+    with BufferReader(folder / "buffer.h5") as reader:
+        made = training(folder, reader)
+        with torch.no_grad():
+            made.network.ternary_layers()[3].shadow[0] = torch.nan
+        with pytest.raises(UserError, match=r"layers\.3\.shadow holds values that are not finite"):
+            made.save(tmp_path / "checkpoint", made.provenance())
+        assert not list(tmp_path.iterdir())
+        made.close()
+
+
+@pytest.mark.parametrize(
+    ("what", "because"),
+    [
+        ("a tensor is missing", r"its content does not fit: RuntimeError: .*Missing key.*layers\.2\.gamma"),
+        ("a tensor is misshapen", r"its content does not fit: RuntimeError: .*size mismatch"),
+        ("no counters", r"its content does not fit: KeyError: 'counters'"),
+        ("config is a list", "its content does not fit: "),
+        ("NaN", r"layers\.2\.gamma holds values that are not finite"),
+        ("a bit", "not a readable safetensors file: its content hashes to"),
+    ],
+)
+def test_a_damaged_checkpoint_is_named(folder, tmp_path, what, because):
+    distill.run(config(folder, steps=1, log_steps=9), tmp_path)
+    path = tmp_path / distill.CHECKPOINT
+    tensors, metadata = read_tensors(path, distill.SCHEMA, "")
+    name = "network.layers.2.gamma"
+    if what == "a tensor is missing":
+        del tensors[name]
+    elif what == "a tensor is misshapen":
+        tensors[name] = tensors[name][:-1].clone()
+    elif what == "no counters":
+        del metadata["counters"]
+    elif what == "config is a list":
+        metadata["config"] = "[]"
+    elif what == "NaN":
+        tensors[name][0] = torch.nan
+    provenance = Provenance.from_json(metadata.pop("provenance"))
+    kept = {key: value for key, value in metadata.items() if key not in ("schema", "version", "sha256")}
+    write_tensors(path, tensors, distill.SCHEMA, provenance, **kept)
+    if what == "a bit":
+        damaged = bytearray(path.read_bytes())
+        damaged[-1000] ^= 4
+        path.write_bytes(damaged)
+    with pytest.raises(UserError, match=rf"(?s)distill-checkpoint\.safetensors: {because}|{because}"):
+        distill.run(config(folder, steps=2), tmp_path, resume=True)
 
 
 def test_kill_9_loses_nothing_that_was_saved(folder, tmp_path):

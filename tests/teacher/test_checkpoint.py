@@ -43,6 +43,21 @@ def test_truncated_file_is_refused(tmp_path, weights, provenance, keep):
         load_teacher(path)
 
 
+def test_a_flipped_bit_is_found_and_version_1_is_read(tmp_path, weights, provenance):
+    path = tmp_path / "t"
+    save_teacher(path, weights, "pong", 6, provenance)
+    good = path.read_bytes()
+    size = int.from_bytes(good[:8], "little")
+    for place in (8 + size + 5, len(good) // 2, len(good) - 1, good.index(b"pong")):
+        damaged = bytearray(good)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match="its content hashes to"):
+            load_teacher(path)
+    path.write_bytes(good.replace(b'"version":"2"', b'"version":"1"').replace(b'"sha256"', b'"sha000"'))
+    assert load_teacher(path).game == "pong"
+
+
 def test_foreign_newer_misshapen_and_nan_files_are_refused(tmp_path, weights, provenance):
     path = tmp_path / "t"
     write_tensors(path, {"a": torch.zeros(1)}, "else", provenance)

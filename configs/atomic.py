@@ -75,7 +75,23 @@ def _umask() -> int:
     return mask
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` atomically, as UTF-8."""
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
+    """Write ``content`` to ``path`` atomically.
+
+    An HDF5 file goes through it too, made in memory: where the disk is full, HDF5 cannot close a file on it, and the
+    process dies with a segmentation fault at its end.
+
+    Raises:
+        UserError: the disk is full.
+    """
     with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` to ``path`` atomically, as UTF-8.
+
+    Raises:
+        UserError: the disk is full.
+    """
+    write_bytes(path, text.encode("utf-8"))

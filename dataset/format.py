@@ -21,9 +21,9 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from configs.atomic import atomic_path, is_no_space, no_space
+from configs.atomic import is_no_space, no_space, write_bytes
 from configs.environment import GAMES, MAX_ACTIONS
-from configs.errors import UserError
+from configs.errors import MALFORMED, UserError
 from configs.provenance import Provenance
 from dataset.journal import JournaledFile, in_use, recover, replacing
 
@@ -181,8 +181,8 @@ class BufferWriter:
                     name, (0, *shape), dtype, maxshape=(None, *shape), chunks=(CHUNK_ROWS, *shape),
                     compression="gzip", compression_opts=level, shuffle=dtype == "<f4",
                 )  # fmt: skip
-        with replacing(path), atomic_path(path) as temporary:
-            temporary.write_bytes(content.getvalue())
+        with replacing(path):
+            write_bytes(path, content.getbuffer())
         return cls.append(path, level)
 
     @classmethod
@@ -311,7 +311,7 @@ class BufferFile:
             _check_steps(self.steps, self.header)
         except UserError:
             raise
-        except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        except MALFORMED as error:
             if _is_locked(error):
                 raise in_use(self.path) from error
             raise UserError(f"{self.path}: not a readable buffer: {error}", REMEDY) from error

@@ -17,6 +17,7 @@ X distinct crossbars, Y axon types, L layers, E input entries, S transducer outp
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from configs.atomic import atomic_path
-from configs.errors import UserError
+from configs.atomic import write_bytes
+from configs.errors import MALFORMED, UserError
 from configs.hardware import HardwareSpec
 from configs.provenance import Provenance, check_content, content_sha256
-from student.integer_net import IntegerLayer, pack_ternary, unpack_ternary
+from student.integer_net import IntegerLayer, check_input_shape, pack_ternary, unpack_ternary
 
 if TYPE_CHECKING:
     import h5py
@@ -115,12 +116,15 @@ class CoreMap:
     provenance: Provenance
 
     def __post_init__(self) -> None:
+        if not len(self.layer_shape_L3):
+            raise ValueError("it has no layer")
         sizes = self._sizes()
         for name, (dtype, axes) in ARRAYS.items():
             array, shape = getattr(self, name), tuple(sizes[axis] for axis in axes)
             if array.dtype != dtype or array.shape != shape:
                 raise ValueError(f"{name} is {array.dtype} {array.shape}, {dtype} {shape} wanted")
         cores, axons, neurons = sizes["C"], self.spec.axons, self.spec.neurons
+        check_input_shape(self.input_shape)
         transducer = self.transduction.output_shape(self.input_shape)
         if tuple(self.layer_shape_L3[0]) != transducer:
             raise ValueError(
@@ -257,7 +261,8 @@ def save(core_map: CoreMap, path: Path) -> None:
         sort_keys=True,
     )
     provenance = core_map.provenance.to_json()
-    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+    content = io.BytesIO()
+    with h5py.File(content, "w") as file:
         file.attrs["schema"] = SCHEMA
         file.attrs["version"] = VERSION
         file.attrs["description"] = description
@@ -268,6 +273,7 @@ def save(core_map: CoreMap, path: Path) -> None:
                 file.create_dataset(name, data=array, compression="gzip", compression_opts=4, shuffle=True)
             else:
                 file.create_dataset(name, data=array)
+    write_bytes(path, content.getbuffer())
 
 
 def load(path: Path) -> CoreMap:
@@ -288,7 +294,7 @@ def load(path: Path) -> CoreMap:
             return _read(file, path)
     except UserError:
         raise
-    except (OSError, KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+    except MALFORMED as error:
         raise UserError(f"{path}: not a readable core map: {error}", REMEDY) from error
 
 
@@ -322,7 +328,7 @@ def _read(file: h5py.File, path: Path) -> CoreMap:
         spec=spec,
         transduction=transduction,
         actions=int(description["actions"]),
-        input_shape=tuple(description["input_shape"]),
+        input_shape=tuple(map(int, description["input_shape"])),  # type: ignore[arg-type]
         game=str(description["game"]),
         provenance=Provenance.from_json(attributes["provenance"]),
         **arrays,

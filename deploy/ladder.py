@@ -233,12 +233,9 @@ def _stock(
     net: IntegerNet, stack: contextlib.ExitStack, most: int, target: Literal["simulation", "loihi2"]
 ) -> Callable[[npt.NDArray[np.uint8]], Played]:
     from configs.errors import UserError
-    from deploy.lava.stock import StockLava
+    from deploy.lava.stock import StockLava, synapse_count
 
-    synapses = sum(
-        int(np.count_nonzero(layer.weight_OIHW)) * shape[1] * shape[2]
-        for layer, shape in zip(net.layers[1:], net.shapes()[1:], strict=True)
-    )
+    synapses = synapse_count(net)
     if synapses > most:
         raise UserError(f"the net has {synapses} synapses, the limit is stock_synapses {most}")
     lava = stack.enter_context(StockLava(net, target=target))

@@ -20,14 +20,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from configs.atomic import atomic_path
-from configs.errors import UserError
+from configs.atomic import write_bytes
+from configs.errors import MALFORMED, UserError
 from configs.provenance import Provenance, check_content, content_sha256
 
 SCHEMA = "spikestill.student"
 VERSION = 2
 STACK_SHAPE = (4, 84, 84)
 MAX_PIXEL = 255
+MAX_SIDE = 4096
+"""Largest height, width, stride and padding, pixels: what lies beyond is a damaged file."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,10 +37,11 @@ class IntegerLayer:
     """One grouped convolution with a threshold.
 
     Attributes:
-        weight_OIHW: int8, values -1, 0, +1, shape (O, C_in / groups, K, K).
+        weight_OIHW: int8, values -1, 0, +1, shape (O, C_in / groups, K, K), none of them 0.
         theta_O: int32 thresholds, one per output feature; y = 1 iff s >= theta.
-        stride: step of the kernel, >= 1.
-        pad: zeros added on every side; below zero, in the first layer of a net only: pixels left out there.
+        stride: step of the kernel, 1..MAX_SIDE.
+        pad: zeros added on every side, at most MAX_SIDE; below zero, in the first layer of a net only: pixels left out
+            there.
         groups: divides both C_in and O.
     """
 
@@ -56,12 +59,16 @@ class IntegerLayer:
             raise ValueError(
                 f"theta must be int32 of shape {weight.shape[:1]}, got {theta.dtype} {theta.shape}"
             )
-        if weight.size and (weight.min() < -1 or weight.max() > 1):
+        if not weight.size:
+            raise ValueError(f"weight must have at least one value, its shape is {weight.shape}")
+        if weight.min() < -1 or weight.max() > 1:
             raise ValueError(f"weights must lie in -1..1, got {weight.min()}..{weight.max()}")
-        if self.stride < 1 or self.groups < 1 or weight.shape[0] % self.groups:
+        if not 1 <= self.stride <= MAX_SIDE or abs(self.pad) > MAX_SIDE:
             raise ValueError(
-                f"stride {self.stride} (>= 1), groups {self.groups} (must divide {weight.shape[0]} features)"
+                f"stride {self.stride} (1..{MAX_SIDE}), pad {self.pad} (-{MAX_SIDE}..{MAX_SIDE})"
             )
+        if self.groups < 1 or weight.shape[0] % self.groups:
+            raise ValueError(f"groups {self.groups} (must divide {weight.shape[0]} features)")
 
     @property
     def features(self) -> int:
@@ -119,6 +126,7 @@ class IntegerNet:
     def __post_init__(self) -> None:
         if not self.layers:
             raise ValueError("an integer net needs at least one layer")
+        check_input_shape(self.input_shape)
         for _ in self.shapes():
             pass
         if not 1 <= self.actions <= self.layers[-1].features:
@@ -147,10 +155,28 @@ class IntegerNet:
         return sum(int(np.prod(shape)) for shape in self.shapes())
 
 
+def check_input_shape(shape_CHW: tuple[int, ...]) -> None:
+    """Raise ValueError unless ``shape_CHW`` is three positive integers, height and width at most MAX_SIDE."""
+    if (
+        len(shape_CHW) != 3
+        or not all(isinstance(size, int | np.integer) and size >= 1 for size in shape_CHW)
+        or max(shape_CHW[1:]) > MAX_SIDE
+    ):
+        raise ValueError(
+            f"input shape {shape_CHW}, (C, H, W) of integers >= 1 wanted, H and W at most {MAX_SIDE}"
+        )
+
+
 def sum_bound(layer: IntegerLayer, *, first: bool) -> npt.NDArray[np.int64]:
     """Return P, the largest possible |s| of every output feature, shape (O,): x_max * sum |w|."""
     scale = MAX_PIXEL if first else 1
     return scale * np.abs(layer.weight_OIHW.astype(np.int64)).sum(axis=(1, 2, 3))
+
+
+def effective_theta(layer: IntegerLayer, *, first: bool) -> npt.NDArray[np.int64]:
+    """Return the thresholds where they matter, theta clamped to [-P, P + 1], shape (O,): the spikes are the same."""
+    bound = sum_bound(layer, first=first)
+    return np.clip(layer.theta_O.astype(np.int64), -bound, bound + 1)
 
 
 def layer_sums(layer: IntegerLayer, x_CHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
@@ -278,8 +304,7 @@ def save(net: IntegerNet, path: Path, provenance: Provenance) -> None:
         "provenance": texts[1],
         "sha256": content_sha256(texts, tensors),
     }
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(serialise(tensors, metadata=metadata))
+    write_bytes(path, serialise(tensors, metadata=metadata))
 
 
 def load(path: Path) -> tuple[IntegerNet, Provenance]:
@@ -312,13 +337,13 @@ def load(path: Path) -> tuple[IntegerNet, Provenance]:
             net = IntegerNet(
                 layers=layers,
                 actions=int(description["actions"]),
-                input_shape=tuple(description["input_shape"]),
+                input_shape=tuple(map(int, description["input_shape"])),  # type: ignore[arg-type]
                 game=str(description["game"]),
             )
             return net, Provenance.from_json(metadata["provenance"])
     except UserError:
         raise
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+    except (SafetensorError, *MALFORMED) as error:
         raise UserError(f"{path}: not a readable student: {error}", remedy) from error
 
 

@@ -6,6 +6,8 @@ it *is* the folded integer net, so that its scores are the deployed scores.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -45,7 +47,7 @@ class TernaryLayer(nn.Module):
         super().__init__()
         if in_channels % spec.groups or spec.features % spec.groups:
             raise ValueError(
-                f"{spec.groups} groups divide neither {in_channels} inputs nor {spec.features} features evenly"
+                f"{spec.groups} groups must divide both {in_channels} inputs and {spec.features} features"
             )
         self.spec, self.hysteresis, self.visible = spec, hysteresis, visible
         shape = (spec.features, in_channels // spec.groups, spec.kernel, spec.kernel)
@@ -220,7 +222,11 @@ class StudentNetwork(nn.Module):
             layer.requantise()
 
     def integer(self) -> TorchIntegerNet:
-        """Return the folded net in PyTorch, made anew after each change of the weights."""
+        """Return the folded net in PyTorch.
+
+        It is made anew after :meth:`requantise`, :meth:`absorb`, :meth:`load_state_dict` and :meth:`train`: whoever
+        changes a parameter in another way calls one of them.
+        """
         if self._integer is None:
             device = next(self.parameters()).device
             self._integer = TorchIntegerNet(self.to_integer(), dtype=self.dtype, device=device)
@@ -231,6 +237,11 @@ class StudentNetwork(nn.Module):
         self._integer = None
         super().train(mode)
         return self
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """See :meth:`torch.nn.Module.load_state_dict`."""
+        self._integer = None
+        return super().load_state_dict(*args, **kwargs)
 
     def to_integer(self) -> IntegerNet:
         """Return the deployed form: ternary weights and folded thresholds."""

@@ -18,7 +18,8 @@ def ternarise(shadow: Tensor, previous: Tensor, hysteresis: float) -> Tensor:
     """Return ternary weights of the shadow weights, with hysteresis (Esser 2016, eq. 5).
 
     +1 where w >= 0.5 + h; -1 where w <= -0.5 - h; 0 where -0.5 + h <= w <= 0.5 - h; elsewhere the
-    previous ternary value, moved to the nearer side of the band's two values if it is neither.
+    previous ternary value, moved to the nearer side of the band's two values if it is neither. Without hysteresis
+    the rules meet at |w| = 0.5, and the first two hold, as in :func:`initial_ternary`.
 
     Args:
         shadow: fp32 shadow weights in [-1, 1].
@@ -28,8 +29,9 @@ def ternarise(shadow: Tensor, previous: Tensor, hysteresis: float) -> Tensor:
     upper = torch.where(previous > 0, 0.5 - hysteresis, 0.5 + hysteresis)
     lower = torch.where(previous < 0, -0.5 + hysteresis, -0.5 - hysteresis)
     # With previous = +1 the weight stays +1 down to 0.5 - h (exclusive: at 0.5 - h the rule says 0).
-    positive = torch.where(previous > 0, shadow > upper, shadow >= upper)
-    negative = torch.where(previous < 0, shadow < lower, shadow <= lower)
+    beyond = torch.gt if hysteresis else torch.ge
+    positive = torch.where(previous > 0, beyond(shadow, upper), shadow >= upper)
+    negative = torch.where(previous < 0, beyond(lower, shadow), shadow <= lower)
     return positive.to(shadow.dtype) - negative.to(shadow.dtype)
 
 

@@ -2,6 +2,9 @@
 
 All sums are integers that the compute format holds exactly: the first layer's (up to 65,280)
 in fp32, the later ones' (fan-in <= 128) in fp32 or, on request, bf16, whose significand holds integers up to 256.
+That holds for kernels that add products. NNPACK, which PyTorch takes where it has no oneDNN, multiplies transforms,
+which round: importing this module turns it off. cuDNN may do so too, on a GPU: sums are compared with theta - 1/2,
+which says the same of integers and bears such errors.
 
 Axis suffixes: B batch, C channels, O output features, H height, W width, A actions.
 """
@@ -13,11 +16,15 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.backends import nnpack
 
-from student.integer_net import IntegerLayer, IntegerNet, sum_bound
+from student.integer_net import IntegerLayer, IntegerNet, effective_theta, sum_bound
 
 BF16_EXACT = 256
-FP32_EXACT = 1 << 24
+FP32_EXACT = (1 << 23) - 1
+"""Largest sum whose half steps fp32 holds exactly, too."""
+
+nnpack.set_flags(False)
 
 
 class TorchIntegerNet:
@@ -30,7 +37,7 @@ class TorchIntegerNet:
         device: where it runs.
 
     Raises:
-        ValueError: a layer's sums exceed what fp32 holds exactly (2^24).
+        ValueError: a layer's sums exceed what fp32 holds exactly with their halves (2^23 - 1).
     """
 
     def __init__(
@@ -45,9 +52,8 @@ class TorchIntegerNet:
             kind = dtype if index > 0 and bound <= BF16_EXACT else torch.float32
             weight = torch.from_numpy(layer.weight_OIHW).to(self.device, kind)
             self._weights.append(weight.contiguous(memory_format=torch.channels_last))
-            # s is an integer with |s| <= bound: outside [-bound, bound + 1] theta no longer matters.
-            theta = torch.from_numpy(layer.theta_O).to(self.device).clamp(-bound, bound + 1)
-            self._thetas.append(theta.to(torch.float32)[:, None, None])
+            theta = torch.from_numpy(effective_theta(layer, first=index == 0)).to(self.device, torch.float32)
+            self._thetas.append(theta[:, None, None] - 0.5)
 
     def _forward(self, stacks_BCHW: Tensor) -> Iterator[Tensor]:
         if stacks_BCHW.dtype != torch.uint8 or tuple(stacks_BCHW.shape[1:]) != tuple(self.net.input_shape):

@@ -8,15 +8,16 @@ Format: lava-dl, netx's documentation.
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from configs.atomic import atomic_path
+from configs.atomic import write_bytes
 from configs.errors import UserError
-from student.integer_net import IntegerLayer, IntegerNet, sum_bound
+from student.integer_net import IntegerLayer, IntegerNet, effective_theta, sum_bound
 
 if TYPE_CHECKING:
     import h5py
@@ -40,7 +41,8 @@ def write(net: IntegerNet, path: Path) -> list[dict[str, Any]]:
             "export a student with layers for the cores",
         )
     rows = check_ranges(net)
-    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+    content = io.BytesIO()
+    with h5py.File(content, "w") as file:
         shapes = net.shapes()
         _input(file.create_group("layer/0"), shapes[0])
         for index, (layer, shape) in enumerate(zip(net.layers[1:], shapes[1:], strict=True), start=1):
@@ -53,6 +55,7 @@ def write(net: IntegerNet, path: Path) -> list[dict[str, Any]]:
             "stride": first.stride, "pad": first.pad, "groups": first.groups, "input_shape": list(net.input_shape),
             "actions": net.actions, "game": net.game,
         })  # fmt: skip
+    write_bytes(path, content.getbuffer())
     return rows
 
 
@@ -66,7 +69,7 @@ def check_ranges(net: IntegerNet) -> list[dict[str, Any]]:
     for index, layer in enumerate(net.layers):
         if index == 0:
             continue
-        bias, bound = 1 - _theta(layer), sum_bound(layer, first=False)
+        bias, bound = 1 - effective_theta(layer, first=False), sum_bound(layer, first=False)
         for field, low, high, bits in (
             ("bias", bias, bias, BIAS_BITS),
             ("state", bias - bound, bias + bound, STATE_BITS),
@@ -88,12 +91,6 @@ def check_ranges(net: IntegerNet) -> list[dict[str, Any]]:
     return rows
 
 
-def _theta(layer: IntegerLayer) -> np.ndarray:
-    """Return theta where it matters, -P..P + 1, int64 (O,)."""
-    bound = sum_bound(layer, first=False)
-    return np.clip(layer.theta_O.astype(np.int64), -bound, bound + 1)
-
-
 def _input(group: h5py.Group, shape: tuple[int, int, int]) -> None:
     _describe(group, "input", shape)
 
@@ -106,7 +103,7 @@ def _convolution(group: h5py.Group, layer: IntegerLayer, shape: tuple[int, int, 
         group[name] = np.array([value, value], np.int64)
     group["groups"] = layer.groups
     group.create_dataset("weight", data=layer.weight_OIHW, compression="gzip")
-    group["bias"] = (1 - _theta(layer)).astype(np.int32)
+    group["bias"] = (1 - effective_theta(layer, first=False)).astype(np.int32)
 
 
 def _describe(group: h5py.Group, kind: str, shape: tuple[int, int, int]) -> None:

@@ -9,6 +9,7 @@ The graph's input is the stack of pixels, 0..255; its output the last layer's sp
 
 from __future__ import annotations
 
+import io
 import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from configs.atomic import atomic_path
+from configs.atomic import write_bytes
 from configs.errors import UserError
 from student.integer_net import IntegerLayer, IntegerNet
 
@@ -46,8 +47,9 @@ def write(
         import nir
     except ImportError as error:
         raise UserError("the package nir is not installed", "pip install nir") from error
-    with atomic_path(path) as temporary:
-        nir.write(str(temporary), graph(net, form, dt, full_kernels))
+    content = io.BytesIO()
+    nir.write(content, graph(net, form, dt, full_kernels))
+    write_bytes(path, content.getbuffer())
 
 
 def graph(net: IntegerNet, form: Literal["threshold", "lif"], dt: float, full_kernels: bool) -> nir.NIRGraph:

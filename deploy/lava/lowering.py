@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from configs.errors import UserError
-from student.integer_net import IntegerLayer, sum_bound
+from student.integer_net import IntegerLayer, effective_theta
 
 # LIF takes its activation as int16 and shifts it left by 6: |a| 2**6 < 2**15.
 MAX_FAN_IN = 2**9 - 1
@@ -65,6 +65,5 @@ def bias_mantissa(layer: IntegerLayer, shape_CHW: tuple[int, int, int]) -> npt.N
             "use the fused Lava backend, which has no such limit",
         )
     _, height, width = layer.output_shape(shape_CHW)
-    bound = sum_bound(layer, first=False)
-    theta = np.clip(layer.theta_O.astype(np.int64), -bound, bound + 1)
+    theta = effective_theta(layer, first=False)
     return np.repeat((1 - theta).astype(np.int16), height * width)

@@ -37,16 +37,21 @@ def check_size(net: IntegerNet) -> None:
             f"{MAX_PROCESSES} are started",
             remedy,
         )
-    synapses = sum(
-        int(np.count_nonzero(layer.weight_OIHW)) * shape[1] * shape[2]
-        for layer, shape in zip(net.layers[1:], shapes[1:], strict=True)
-    )
+    synapses = synapse_count(net)
     if synapses > MAX_SYNAPSES:
         raise UserError(
             f"the net has {synapses} synapses, stock Lava Processes are given at most {MAX_SYNAPSES}", remedy
         )
     for layer, shape in zip(net.layers[1:], shapes[:-1], strict=True):
         bias_mantissa(layer, shape)
+
+
+def synapse_count(net: IntegerNet) -> int:
+    """Return how many synapses stock Processes store: one for each weight that is not 0, at each position."""
+    return sum(
+        int(np.count_nonzero(layer.weight_OIHW)) * shape[1] * shape[2]
+        for layer, shape in zip(net.layers[1:], net.shapes()[1:], strict=True)
+    )
 
 
 class StockLava:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -147,6 +148,7 @@ def replace(name: str, **dataset: object) -> Callable[[h5py.File], None]:
         (describe(lambda d: d["sizes"].update(C=10**9)), "declares 1000000000 cores, the range is 1..131072"),
         (describe(lambda d: d["sizes"].update(C=0)), "declares 0 cores"),
         (describe(lambda d: d["sizes"].update(E=10**15)), "input_core_E has shape .* its header declares"),
+        (describe(lambda d: d["sizes"].update(C=math.inf)), "cannot convert float infinity"),
         (describe(lambda d: d["spec"].update(axons=0)), "its hardware has axons 0"),
         (describe(lambda d: d["spec"].update(colour=1)), "colour"),
         (describe(lambda d: d["transduction"].update(shape=[10**9, 4, 8, 8])), "its content hashes to"),
@@ -207,3 +209,10 @@ def test_a_word_of_axons_has_one_type(core_map: CoreMap) -> None:
     types[0, 5] ^= 1
     with pytest.raises(ValueError, match="two types in one word"):
         dataclasses.replace(core_map, axon_type_CA=types)
+
+
+def test_a_map_without_layers_is_refused(core_map: CoreMap) -> None:
+    with pytest.raises(ValueError, match="it has no layer"):
+        dataclasses.replace(
+            core_map, layer_shape_L3=core_map.layer_shape_L3[:0], layer_tick_L=core_map.layer_tick_L[:0]
+        )

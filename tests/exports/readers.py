@@ -71,8 +71,13 @@ def ranc_outputs(folder: Path) -> np.ndarray:
     return output
 
 
-def nir_spikes(path: Path, stacks_BCHW: np.ndarray, *, type_check: bool = True) -> list[np.ndarray]:
-    """Evaluate a chain of NIR nodes by their equations; return every spiking node's output (B, O, H, W)."""
+def nir_spikes(
+    path: Path, stacks_BCHW: np.ndarray, *, type_check: bool = True, dt: float = 1e-4
+) -> list[np.ndarray]:
+    """Evaluate a chain of NIR nodes by their equations; return every spiking node's output (B, O, H, W).
+
+    The stacks are the input of consecutive time steps of ``dt`` s: a neuron that remembered would show it.
+    """
     import nir
 
     graph = nir.read(path, type_check=type_check)
@@ -91,13 +96,15 @@ def nir_spikes(path: Path, stacks_BCHW: np.ndarray, *, type_check: bool = True) 
             x = (x > torch.from_numpy(node.threshold).double()).double()
             spikes.append(x.numpy().astype(np.uint8))
         elif isinstance(node, nir.LIF):
-            dt = float(node.tau.flat[0])
             tau, r, leak, threshold = (
                 torch.from_numpy(each).double() for each in (node.tau, node.r, node.v_leak, node.v_threshold)
             )
-            v = torch.zeros_like(x)
-            v = v + dt / tau * (leak - v + r * x)
-            x = (v > threshold).double()
+            v, fired = torch.zeros_like(x[0]), []
+            for current in x:
+                v = v + dt / tau * (leak - v + r * current)
+                fired.append((v > threshold).double())
+                v = v * (1 - fired[-1])
+            x = torch.stack(fired)
             spikes.append(x.numpy().astype(np.uint8))
         else:
             assert isinstance(node, nir.Output)
@@ -106,7 +113,7 @@ def nir_spikes(path: Path, stacks_BCHW: np.ndarray, *, type_check: bool = True) 
 
 
 def netx_spikes(path: Path, input_BCHW: np.ndarray) -> list[np.ndarray]:
-    """Evaluate a netx file's layers by CUBA's equations, a tick each; return every layer's spikes (B, O, H, W).
+    """Evaluate a netx file's layers by CUBA's equations; return every layer's spikes (B, O, H, W) of consecutive ticks.
 
     u = (1 - iDecay / 4096) u + synapses + bias, v = (1 - vDecay / 4096) v + u, a spike iff v > vThMant * 2^6.
     """
@@ -130,8 +137,12 @@ def netx_spikes(path: Path, input_BCHW: np.ndarray) -> list[np.ndarray]:
                 tuple(layer["padding"]), tuple(layer["dilation"]), int(layer["groups"][()]),
             )  # fmt: skip
             assert tuple(layer["shape"]) == tuple(synapses.shape[1:])
-            u = (1 - neuron["iDecay"][()] / 4096) * 0 + synapses + bias[:, None, None]
-            v = (1 - neuron["vDecay"][()] / 4096) * 0 + u
-            x = (v > neuron["vThMant"][()] * 2**6).double()
+            u, v, fired = torch.zeros_like(synapses[0]), torch.zeros_like(synapses[0]), []
+            for arriving in synapses:
+                u = (1 - neuron["iDecay"][()] / 4096) * u + arriving + bias[:, None, None]
+                v = (1 - neuron["vDecay"][()] / 4096) * v + u
+                fired.append((v > neuron["vThMant"][()] * 2**6).double())
+                v = v * (1 - fired[-1])
+            x = torch.stack(fired)
             found.append(x.numpy().astype(np.uint8))
     return found

@@ -87,3 +87,14 @@ def test_bigger_nets_on_the_core_simulator(name: str) -> None:
         for layer, kept in enumerate(simulator.kept):
             assert np.array_equal(alone[layer], reference[layer] * kept)
             assert np.array_equal(pipelined[frame][layer], reference[layer] * kept)
+
+
+def test_pytorch_is_exact_without_onednn() -> None:
+    """PyTorch then takes NNPACK for batches of 16 and more unless it is kept out, and its transforms round."""
+    net = table1_net("1chip", seed=1)
+    stacks = np.stack([random_stack(seed) for seed in range(16)])
+    with torch.backends.mkldnn.flags(enabled=False):
+        layers = TorchIntegerNet(net).spikes(torch.from_numpy(stacks))
+    for frame in (0, 15):
+        for layer, found in enumerate(PackedNet(net).spikes(stacks[frame])):
+            assert np.array_equal(layers[layer][frame].numpy(), found)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from configs.errors import UserError
@@ -163,3 +164,37 @@ def test_weights_outside_the_ternary_range_are_refused():
 def test_unknown_architecture_names_the_nearest():
     with pytest.raises(UserError, match=r"unknown architecture '3chip'"):
         architecture("3chip")
+
+
+@pytest.mark.parametrize(
+    ("change", "because"),
+    [
+        ({"stride": float("inf")}, "cannot convert float infinity to integer"),
+        ({"stride": 10**30}, r"stride 10+ \(1\.\.4096\)"),
+        ({"pad": 10**7}, r"pad 10000000 \(-4096\.\.4096\)"),
+        ({"input_shape": [4, 84]}, r"input shape \(4, 84\), \(C, H, W\)"),
+        ({"input_shape": [4, 10**9, 84]}, "H and W at most 4096"),
+        ({"input_shape": "abc"}, "invalid literal"),
+        ({"actions": float("inf")}, "cannot convert float infinity to integer"),
+        ({"nested": True}, "recursion"),
+    ],
+)
+def test_impossible_geometry_is_refused_when_it_is_read(tmp_path, change, because):
+    path = tmp_path / "s"
+    save(random_net((LayerSpec(8, 8, 8, 0, 1), LayerSpec(12, 1, 1, 0, 1)), 0), path, Provenance.of({}, 0))
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata()
+    tensors, net = load_file(path), json.loads(metadata["net"])
+    for name, value in change.items():
+        (net if name in net else net["layers"][0])[name] = value
+    metadata["net"] = "[" * 100_000 + "]" * 100_000 if "nested" in change else json.dumps(net)
+    metadata["sha256"] = content_sha256((metadata["net"], metadata["provenance"]), tensors)
+    save_file(tensors, path, metadata=metadata)
+    with pytest.raises(UserError, match=rf"s: not a readable student: .*{because}"):
+        load(path)
+
+
+@pytest.mark.parametrize("shape", [(4, 1, 0, 0), (4, 0, 1, 1), (0, 1, 1, 1)])
+def test_a_layer_without_weights_is_refused(shape):
+    with pytest.raises(ValueError, match="at least one value"):
+        IntegerLayer(np.zeros(shape, np.int8), np.zeros(shape[0], np.int32), 1, 0, 1)

@@ -90,7 +90,7 @@ def test_table_1_nets_keep_the_fan_in_limit():
 
 
 def test_groups_that_do_not_divide_are_named():
-    with pytest.raises(ValueError, match="3 groups divide neither 4 inputs"):
+    with pytest.raises(ValueError, match="3 groups must divide both 4 inputs and 6 features"):
         StudentNetwork((LayerSpec(6, 3, 1, 0, 3),), 2)
 
 
@@ -144,3 +144,12 @@ def test_cropped_training_forward_fires_as_the_integer_net(layers):
         size = cropped.shape[-1]
         # The threshold in fp32 and the folded one may differ where s lies on the edge.
         assert (cropped == whole[:, :, :size, :size]).float().mean() > 0.999
+
+
+def test_the_integer_net_follows_loaded_weights():
+    layers = (LayerSpec(16, 8, 8, 0, 1), LayerSpec(24, 3, 2, 1, 2))
+    one, other = (StudentNetwork(layers, 6, seed=seed).eval() for seed in (0, 1))
+    stacks = torch.from_numpy(np.stack([random_stack(seed) for seed in range(4)]))
+    assert not torch.equal(one(stacks), other(stacks))
+    one.load_state_dict(other.state_dict())
+    assert torch.equal(one(stacks), other(stacks))

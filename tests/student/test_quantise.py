@@ -113,3 +113,12 @@ def test_renormalised_gradient_corrects_from_the_running_statistics():
     made = torch.autograd.grad(y, leaves, dy.float().t().reshape(1, 5, 60, 1))
     for a, b in zip(made, expected, strict=True):
         torch.testing.assert_close(a.double(), b, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("previous", [1.0, 0.0, -1.0])
+def test_without_hysteresis_a_weight_on_the_border_stays(sign, previous):
+    shadow, ternary = torch.tensor([0.5 * sign]), torch.tensor([previous])
+    for _ in range(2):
+        ternary = ternarise(shadow, ternary, 0.0)
+        assert ternary.item() == sign

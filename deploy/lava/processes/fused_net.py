@@ -18,10 +18,10 @@ from lava.magma.core.process.process import AbstractProcess, ProcessParameters
 from lava.magma.core.resources import CPU
 from lava.magma.core.sync.protocols.async_protocol import AsyncProtocol
 
+from deploy.lava.fused import PIXELS_PER_WORD
 from deploy.packed_kernel import PackedNet
 from student.integer_net import IntegerNet
 
-PIXELS_PER_WORD = 4
 PIPE_FRAMES = 4
 
 

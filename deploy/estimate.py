@@ -16,13 +16,12 @@ from configs.hardware import hardware
 from configs.provenance import Provenance
 from configs.stage import StageResult
 from deploy import costs
-from deploy.core_map import load as load_core_map
 from deploy.frames import Frames
 from deploy.rates import firing_rates
+from deploy.validate import load_valid
 from student.integer_net import load as load_student
 
 VERSION = 1
-CHUNK = 64
 LOIHI = ("loihi", "loihi2")
 
 
@@ -33,10 +32,10 @@ def run(config: EstimateConfig, run_dir: Path, *, resume: bool = False) -> Stage
     cores), and ``assumptions``. ``resume`` does it anew.
 
     Raises:
-        UserError: a file cannot be read, or the core map is of a net of another shape.
+        UserError: a file cannot be read, the core map breaks a rule of its target, or is of a net of another shape.
     """
     net, _ = load_student(config.student)
-    core_map = load_core_map(config.core_map)
+    core_map = load_valid(config.core_map)
     if core_map.layer_shape_L3.tolist() != [list(shape) for shape in net.shapes()]:
         raise UserError(
             f"{config.core_map}: maps a net of layers {core_map.layer_shape_L3.tolist()}, {config.student} has "
@@ -47,10 +46,9 @@ def run(config: EstimateConfig, run_dir: Path, *, resume: bool = False) -> Stage
     parents = {"student": config.student, "core_map": config.core_map, "buffer": config.buffer}
     provenance = Provenance.of(config, config.seed, parents)
     with contextlib.closing(frames):
-        stacks_BCHW = frames.stacks(0, len(frames))
-    rates = firing_rates(net, stacks_BCHW)
-    parts = [stacks_BCHW[at : at + CHUNK] for at in range(0, len(stacks_BCHW), CHUNK)]
-    operations = _mean([costs.operations(net, part) for part in parts], [len(part) for part in parts])
+        rates = firing_rates(net, frames)
+        parts = [(costs.operations(net, part), len(part)) for part in frames.chunks()]
+    operations = _mean(*zip(*parts, strict=True))
     summary: dict[str, Any] = {
         "frames": len(frames),
         "source": frames.source,
@@ -73,7 +71,7 @@ def run(config: EstimateConfig, run_dir: Path, *, resume: bool = False) -> Stage
     return StageResult(artefact, summary)
 
 
-def _mean(parts: list[costs.Operations], sizes: list[int]) -> costs.Operations:
+def _mean(parts: tuple[costs.Operations, ...], sizes: tuple[int, ...]) -> costs.Operations:
     """Return the frame-weighted mean of the parts' metrics."""
     shares = [size / sum(sizes) for size in sizes]
     pairs = list(zip(shares, parts, strict=True))

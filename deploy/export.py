@@ -9,9 +9,9 @@ from typing import Any
 
 from configs.exporting import ExportConfig
 from configs.stage import StageResult
-from deploy.core_map import load as load_core_map
 from deploy.exports import netx, nir_graph, ranc
 from deploy.frames import Frames
+from deploy.validate import load_valid
 from student.integer_net import load as load_student
 
 NIR, NETX, RANC = "student.nir", "student.net", "ranc"
@@ -25,13 +25,13 @@ def run(config: ExportConfig, run_dir: Path, *, resume: bool = False) -> StageRe
     An export takes seconds, so ``resume`` does it anew.
 
     Raises:
-        UserError: the student or core map cannot be read, a value does not fit the target's fields, the package
-            that writes the format is missing, or the disk is full.
+        UserError: the student or core map cannot be read, the map breaks a rule of its target, a value does not fit
+            the target's fields, the package that writes the format is missing, or the disk is full.
     """
     began, run_dir = time.monotonic(), Path(run_dir)
     summary: dict[str, Any] = {"to": config.to}
     if config.to == "ranc":
-        core_map = load_core_map(config.core_map)
+        core_map = load_valid(config.core_map)
         frames = Frames(config.buffer, config.frames, config.seed, core_map.input_shape, config.core_map)
         with contextlib.closing(frames):
             stacks_BCHW = frames.stacks(0, len(frames))

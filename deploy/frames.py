@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy.typing as npt
 
 from configs.errors import UserError
 from student.integer_net import STACK_SHAPE
+
+CHUNK = 64
 
 
 class Frames:
@@ -70,6 +73,16 @@ class Frames:
                 ]
             )
         return np.asarray(self._reader.stacks(self.indices[begin:end]))
+
+    def chunks(self) -> Iterator[npt.NDArray[np.uint8]]:
+        """Yield all frames in their order, at most CHUNK at a time: uint8 (B, C, H, W)."""
+        for begin in range(0, len(self), CHUNK):
+            yield self.stacks(begin, min(begin + CHUNK, len(self)))
+
+    def __iter__(self) -> Iterator[npt.NDArray[np.uint8]]:
+        """Yield all frames in their order, one by one: uint8 (C, H, W)."""
+        for stacks_BCHW in self.chunks():
+            yield from stacks_BCHW
 
     def close(self) -> None:
         """Close the buffer."""

@@ -118,7 +118,7 @@ def run(config: MapConfig, run_dir: Path, *, resume: bool = False) -> StageResul
         parents["buffer"] = config.buffer
         frames = Frames(config.buffer, config.frames, config.seed, net.input_shape, student)
         with contextlib.closing(frames):
-            rates = firing_rates(net, frames.stacks(0, len(frames)))[1:]
+            rates = firing_rates(net, frames)[1:]
     provenance = Provenance.of(config, seed=config.seed, parents=parents)
     core_map, gains = map_with_gains(net, hardware(config.hardware), provenance, rates)
     seconds = time.monotonic() - began

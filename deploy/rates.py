@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -11,11 +13,12 @@ from student.integer_net import IntegerNet
 Rates = list[npt.NDArray[np.float64]]
 
 
-def firing_rates(net: IntegerNet, stacks_BCHW: npt.NDArray[np.uint8]) -> Rates:
-    """Return the mean firing rate (O, H, W), 0..1, of every layer over uint8 stacks (at least one)."""
+def firing_rates(net: IntegerNet, stacks: Iterable[npt.NDArray[np.uint8]]) -> Rates:
+    """Return the mean firing rate (O, H, W), 0..1, of every layer over uint8 stacks (C, H, W), at least one."""
     packed = PackedNet(net)
     total = [np.zeros(shape) for shape in net.shapes()]
-    for stack in stacks_BCHW:
+    count = 0
+    for count, stack in enumerate(stacks, start=1):  # noqa: B007
         for sums, spikes in zip(total, packed.spikes(np.ascontiguousarray(stack)), strict=True):
             sums += spikes
-    return [sums / len(stacks_BCHW) for sums in total]
+    return [sums / count for sums in total]

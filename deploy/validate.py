@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from configs.errors import UserError
 from configs.hardware import HardwareSpec
-from deploy.core_map import NONE, WORD_BITS, CoreMap
+from deploy.core_map import NONE, WORD_BITS, CoreMap, load
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +45,20 @@ def validate(core_map: CoreMap) -> None:
             f"core map breaks the rule {violation.rule!r}: {violation.what}{times}",
             "map the student again with `spikestill map`",
         )
+
+
+def load_valid(path: Path) -> CoreMap:
+    """Read a core map that obeys every rule of its target: one to play, to export or to cost.
+
+    Raises:
+        UserError: the file cannot be read, or its map breaks a rule.
+    """
+    core_map = load(path)
+    try:
+        validate(core_map)
+    except UserError as error:
+        raise UserError(f"{path}: {error.what}", error.remedy) from error
+    return core_map
 
 
 def violations(core_map: CoreMap) -> Iterator[Violation]:

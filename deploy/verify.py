@@ -36,6 +36,7 @@ from deploy.ladder import (
 from deploy.lava.loader import require_loihi2
 from deploy.mapping import map_net
 from deploy.simulator import CoreSimulator
+from deploy.validate import violations
 from student.integer_net import IntegerNet
 from student.integer_net import load as load_student
 
@@ -70,18 +71,13 @@ def _verify(config: VerifyConfig, net: IntegerNet, frames: Frames, artefact: Pat
     rungs = [naive_rung(net, config.naive_frames), packed_rung(net, len(frames))]
     if config.naive_frames == 0:
         rungs[0].skipped = "its number of frames is 0"
-    simulator = None
-    if core_map is not None:
-        try:
-            simulator = CoreSimulator(core_map)
-        except ValueError as error:
-            if deviation is None:
-                raise
-            unmapped = f"the map departs from the student, and cannot be played: {error}"
-    if simulator is None:
+    playable = core_map
+    if core_map is not None and deviation is not None and next(violations(core_map), None) is not None:
+        playable, unmapped = None, deviation
+    if playable is None:
         rungs += [Rung(name, None, 0, skipped=unmapped) for name in ("cores", "cores-pipelined")]
     else:
-        rungs += core_rungs(simulator, len(frames))
+        rungs += core_rungs(CoreSimulator(playable), len(frames))
     stock = (config.stock_frames, config.stock_synapses, config.stock_target)
     with lava_rungs(net, config.lava_frames, *stock) as lava:
         rungs += lava

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from configs.errors import UserError, nearest
 from runtime.zoo import zoo_path
+from student.game_check import check_file_game
 
 if TYPE_CHECKING:
     from deploy.core_map import CoreMap
@@ -171,7 +172,7 @@ def make_agent(name: str, path: Path, game: str, actions: int) -> Agent:
         actions: A, the game's minimal actions.
 
     Raises:
-        UserError: an unreadable file, or one for another game.
+        UserError: an unreadable file, one for another game, or a core map that breaks a rule of its target.
     """
     agent = _make(name, path, game, actions)
     try:
@@ -186,16 +187,16 @@ def make_agent(name: str, path: Path, game: str, actions: int) -> Agent:
 
 def _make(name: str, path: Path, game: str, actions: int) -> Agent:
     if name == "cores":
-        from deploy import core_map
+        from deploy.validate import load_valid
 
-        loaded = core_map.load(path)
-        check_file_game(path, loaded.game, loaded.actions, game, actions)
+        loaded = load_valid(path)
+        check_file_game(path, loaded.game, loaded.actions, game, actions, loaded.input_shape)
         return CoresAgent(loaded)
     if name in ("lava", "student"):
         from student import integer_net
 
         net, _ = integer_net.load(path)
-        check_file_game(path, net.game, net.actions, game, actions)
+        check_file_game(path, net.game, net.actions, game, actions, net.input_shape)
         if name == "lava":
             from deploy.lava.fused import FusedLava
 
@@ -204,17 +205,3 @@ def _make(name: str, path: Path, game: str, actions: int) -> Agent:
 
         return StudentAgent(name, PackedNet(net))
     return TeacherAgent(path, "fp32" if name == "teacher" else "fp16", game, actions)
-
-
-def check_file_game(path: Path, file_game: str, file_actions: int, game: str, actions: int) -> None:
-    """Check that a file made for ``file_game`` ('': any) with ``file_actions`` can play ``game``.
-
-    Raises:
-        UserError: it cannot.
-    """
-    if file_game not in ("", game) or file_actions != actions:
-        raise UserError(
-            f"{path} is for {file_game or 'a game'} with {file_actions} actions, "
-            f"the game is {game} with {actions}",
-            f"give a file for {game}, or --environment.game {file_game or 'of the file'}",
-        )

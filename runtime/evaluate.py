@@ -20,7 +20,8 @@ from configs.errors import UserError
 from configs.play import EvaluateConfig
 from configs.provenance import Provenance
 from configs.stage import StageResult
-from runtime.agents import Agent, agent_file, check_file_game, make_agent
+from runtime.agents import Agent, agent_file, make_agent
+from student.game_check import check_file_game
 from teacher.environment import action_meanings
 from teacher.evaluation import Evaluation, ScoresFunction, evaluate
 from teacher.machine import cores
@@ -134,11 +135,13 @@ def _scores_function(name: str, game: str, actions: int, paths: dict[str, Path])
                 list(pool.map(_one_by_one, agents, np.array_split(obs_BCHW, min(len(agents), len(obs_BCHW)))))
             )
     elif name == "cores":
-        from deploy.core_map import load as load_core_map
         from deploy.simulator import CoreSimulator
+        from deploy.validate import load_valid
 
-        core_map = load_core_map(paths["core_map"])
-        check_file_game(paths["core_map"], core_map.game, core_map.actions, game, actions)
+        core_map = load_valid(paths["core_map"])
+        check_file_game(
+            paths["core_map"], core_map.game, core_map.actions, game, actions, core_map.input_shape
+        )
         yield CoreSimulator(core_map, threads=cores()).pipelined
     elif name == "lava":
         agent = make_agent(name, paths["student"], game, actions)

@@ -72,5 +72,4 @@ def core_rates(core_map: CoreMap, buffer: Path, count: int) -> npt.NDArray[np.fl
         if not len(frames):
             raise UserError(f"{buffer}: holds no frames", "give a buffer that `spikestill record` finished")
         simulator = CoreActivity(core_map)
-        stacks_BCHW = frames.stacks(0, len(frames))
-        return np.mean([simulator.firing(np.ascontiguousarray(stack)) for stack in stacks_BCHW], axis=0)
+        return np.mean([simulator.firing(np.ascontiguousarray(stack)) for stack in frames], axis=0)

@@ -167,15 +167,19 @@ def _student(path: Path) -> Contents:
 def _core_map(path: Path) -> Contents:
     from deploy.core_map import load
     from deploy.inspection import summarise
+    from deploy.validate import load_valid, violations
     from spikestill.core_page import core_page, core_rates
 
     core_map = load(path)
 
     def cores(config: InspectConfig) -> dict[str, Any]:
+        load_valid(path)
         rates = None if config.buffer is None else core_rates(core_map, config.buffer, config.frames)
         return core_page(core_map, rates)
 
-    figures = {"game": core_map.game, **summarise(core_map)}
+    broken = next(violations(core_map), None)
+    rules = "obeyed" if broken is None else f"{broken.rule!r} is broken: {broken.what}"
+    figures = {"game": core_map.game, **summarise(core_map), "rules": rules}
     return Contents("core map", figures, core_map.provenance, lambda: [], cores)
 
 

@@ -10,27 +10,27 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from configs.errors import UserError
 from configs.record import RecordConfig
 from configs.stage import StageResult
 from dataset import recorder
+from teacher.environment import action_meanings
 
 
 def student_player(path: Path, game: str) -> recorder.Player:
     """Return the player that takes the student's actions: the argmax of its votes, ties to the lowest.
 
     Raises:
-        UserError: the file cannot be read, or the student plays another game.
+        UserError: the file cannot be read, or its student cannot play the game.
     """
     import torch
 
+    from student.game_check import check_file_game
     from student.integer_net import load
     from student.torch_net import TorchIntegerNet
     from teacher.precision.formats import number_format
 
     net, _ = load(path)
-    if net.game != game:
-        raise UserError(f"{path}: plays {net.game}, the environment is {game}", f"give a student of {game}")
+    check_file_game(path, net.game, net.actions, game, len(action_meanings(game)), net.input_shape)
     player = TorchIntegerNet(net, dtype=number_format("auto", torch.device("cpu")).body)
 
     def play(stacks_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:

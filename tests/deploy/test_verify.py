@@ -107,7 +107,7 @@ def test_a_wrong_threshold_on_a_core_is_named(tmp_path: Path, net: IntegerNet, l
     feature, row, column = (int(index) for index in np.argwhere((fires > 0.1) & (fires < 0.9))[-1])
     same = (core_map.feature_CN == feature) & (core_map.row_CN == row) & (core_map.column_CN == column)
     theta = core_map.theta_CN.copy()
-    theta[same & computing[:, None]] = 10_000
+    theta[same & computing[:, None]] = 250
     path = tmp_path / "core_map.h5"
     core_map_format.save(dataclasses.replace(core_map, theta_CN=theta), path)
     config = VerifyConfig(
@@ -168,17 +168,20 @@ def test_a_core_map_of_another_geometry_is_refused(tmp_path: Path, net: IntegerN
         run(VerifyConfig(student=write_student(tmp_path, net), core_map=path, frames=1), tmp_path)
 
 
-def test_a_core_map_that_breaks_a_rule_is_told_of(tmp_path: Path, net: IntegerNet) -> None:
+@pytest.mark.parametrize("rule", ["neuron identity", "equal delays"])
+def test_a_core_map_that_breaks_a_rule_is_told_of(tmp_path: Path, net: IntegerNet, rule: str) -> None:
     core_map = map_net(net, hardware("truenorth"))
-    row = core_map.row_CN.copy()
-    row[tuple(np.argwhere(core_map.used_CN)[0])] = -1
-    core_map_format.save(dataclasses.replace(core_map, row_CN=row), tmp_path / "core_map.h5")
+    row, tick = core_map.row_CN.copy(), core_map.layer_tick_L.copy()
+    if rule == "neuron identity":
+        row[tuple(np.argwhere(core_map.used_CN)[0])] = -1
+    else:
+        tick[1] = 1000
+    changed = dataclasses.replace(core_map, row_CN=row, layer_tick_L=tick)
+    core_map_format.save(changed, tmp_path / "core_map.h5")
     config = VerifyConfig(
         student=write_student(tmp_path, net), core_map=tmp_path / "core_map.h5", frames=3, naive_frames=1, **NO_LAVA
     )  # fmt: skip
-    with pytest.raises(
-        UserError, match="departs from the student: the map breaks the rule 'neuron identity'"
-    ):
+    with pytest.raises(UserError, match=f"departs from the student: the map breaks the rule '{rule}'"):
         run(config, tmp_path)
     document = json.loads((tmp_path / "verify.json").read_text())
     assert outcome(document["rungs"])["packed"] == (3, 0)

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -120,10 +123,18 @@ def test_ranc_counts_the_way_to_the_output_bus(tmp_path: Path) -> None:
 def test_nir_gives_the_same_spikes(tmp_path: Path, form: str, full_kernels: bool) -> None:
     net, stacks = small_net(4), stacks_of(3)
     nir_graph.write(net, tmp_path / "net.nir", form, 1e-3, full_kernels)
-    found = nir_spikes(tmp_path / "net.nir", stacks, type_check=full_kernels)
+    found = nir_spikes(tmp_path / "net.nir", stacks, type_check=full_kernels, dt=1e-3)
     for frame, stack in enumerate(stacks):
         for layer, wanted in enumerate(naive_forward(net, stack)):
             assert np.array_equal(found[layer][frame], wanted)
+
+
+def test_the_nir_reader_would_see_neurons_that_remember(tmp_path: Path) -> None:
+    net, stacks = small_net(4), stacks_of(3)
+    nir_graph.write(net, tmp_path / "net.nir", "lif", 1e-3, True)
+    wanted = [np.stack(layer) for layer in zip(*(naive_forward(net, stack) for stack in stacks), strict=True)]
+    found = nir_spikes(tmp_path / "net.nir", stacks, dt=1e-4)
+    assert not all(np.array_equal(*pair) for pair in zip(found, wanted, strict=True))
 
 
 def test_netx_gives_the_same_spikes(tmp_path: Path) -> None:
@@ -135,6 +146,67 @@ def test_netx_gives_the_same_spikes(tmp_path: Path) -> None:
     for frame, layers in enumerate(wanted):
         for layer, spikes in enumerate(layers[1:]):
             assert np.array_equal(found[layer][frame], spikes)
+
+
+@pytest.mark.parametrize("decay", ["iDecay", "vDecay"])
+def test_the_netx_reader_would_see_neurons_that_remember(tmp_path: Path, decay: str) -> None:
+    net, stacks = small_net(5), stacks_of(3)
+    netx.write(net, tmp_path / "net.net")
+    with h5py.File(tmp_path / "net.net", "r+") as file:
+        file["layer/1/neuron"][decay][...] = 100
+    wanted = [naive_forward(net, stack) for stack in stacks]
+    found = netx_spikes(tmp_path / "net.net", np.stack([layers[0] for layers in wanted]))
+    assert not np.array_equal(found[0], np.stack([layers[1] for layers in wanted]))
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from configs.errors import UserError
+from configs.hardware import hardware
+from configs.provenance import Provenance
+from deploy import core_map
+from deploy.exports import netx, nir_graph
+from deploy.mapping import map_net
+from student.integer_net import save
+from tests.nets import table1_net
+what, path = sys.argv[1], Path(sys.argv[2])
+net = table1_net("1chip")
+made = map_net(net, hardware("ns1e")) if what == "core_map" else None
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+write = {
+    "core_map": lambda: core_map.save(made, path),
+    "netx": lambda: netx.write(net, path),
+    "nir": lambda: nir_graph.write(net, path, "threshold", 1e-4, True),
+    "student": lambda: save(net, path, Provenance.of({}, 0)),
+}
+try:
+    write[what]()
+except UserError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("what", ["core_map", "netx", "nir", "student"])
+def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path: Path, what: str) -> None:
+    """A process of its own: HDF5 that cannot close its file brings the process down as it ends."""
+    command = [sys.executable, "-c", FULL_DISK, what, str(tmp_path / "file")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "file: no space left on the disk (File too large)" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_core_map_that_breaks_a_rule_is_not_exported(tmp_path: Path) -> None:
+    core_map = map_net(small_net(2), hardware("ranc"))
+    twice = core_map.output_neuron_V.copy(), core_map.output_core_V.copy()
+    for array in twice:
+        array[1] = array[0]
+    broken = dataclasses.replace(core_map, output_neuron_V=twice[0], output_core_V=twice[1])
+    core_map_format.save(broken, tmp_path / "core_map.h5")
+    with pytest.raises(UserError, match=r"core_map\.h5: core map breaks the rule 'one destination'"):
+        run(ExportConfig(to="ranc", core_map=tmp_path / "core_map.h5"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_thresholds_out_of_range_export_as_never_and_always(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from pathlib import Path
 
@@ -9,11 +10,17 @@ import numpy as np
 import pytest
 
 from configs.errors import UserError
+from configs.hardware import hardware
+from configs.provenance import Provenance
+from deploy import core_map
+from deploy.mapping import map_net
 from runtime.agents import Decision, agent_file, make_agent
 from runtime.zoo import zoo_files, zoo_path
+from student import integer_net
+from student.architectures import LayerSpec
 from student.integer_net import choose, count_votes, naive_forward
 from teacher.policy import load_teacher
-from tests.nets import random_stack
+from tests.nets import random_net, random_stack
 from tests.runtime.artefacts import Files
 
 
@@ -86,3 +93,23 @@ def test_the_zoo_names_what_it_has(tmp_path: Path) -> None:
         zoo_path("pong", "core_map-1chip.h5", tmp_path)
     with pytest.raises(UserError, match="unknown game 'pnog'"):
         zoo_path("pnog", "teacher.safetensors", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["cores", "student"])
+def test_a_net_that_reads_another_input_is_refused(name: str, tmp_path: Path) -> None:
+    net = random_net((LayerSpec(12, 8, 8, 0, 1), LayerSpec(12, 1, 1, 0, 1)), 0, input_shape=(2, 40, 40))
+    if name == "student":
+        integer_net.save(net, tmp_path / "net", Provenance.of({}, 0))
+    else:
+        core_map.save(map_net(net, hardware("truenorth")), tmp_path / "net")
+    with pytest.raises(UserError, match=r"net reads input of shape \(2, 40, 40\), the games give"):
+        make_agent(name, tmp_path / "net", "pong", 6)
+
+
+def test_a_core_map_that_breaks_a_rule_does_not_play(tmp_path: Path, pong: Files) -> None:
+    good = core_map.load(pong.core_map)
+    row = good.row_CN.copy()
+    row[tuple(np.argwhere(good.used_CN)[0])] = -1
+    core_map.save(dataclasses.replace(good, row_CN=row), tmp_path / "map.h5")
+    with pytest.raises(UserError, match=r"map\.h5: core map breaks the rule 'neuron identity'"):
+        make_agent("cores", tmp_path / "map.h5", "pong", 6)

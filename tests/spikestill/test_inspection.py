@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,7 +10,12 @@ import h5py
 import pytest
 
 from configs.errors import UserError
-from spikestill.inspection import read
+from configs.hardware import hardware
+from configs.pipeline import InspectConfig
+from deploy import core_map
+from deploy.mapping import map_net
+from spikestill.inspection import read, run
+from tests.nets import small_net
 
 
 def safetensors(header: object) -> bytes:
@@ -52,3 +58,18 @@ def test_an_hdf5_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nothing\.h5: no such file"):
         read(tmp_path / "nothing.h5")
+
+
+@pytest.mark.parametrize("chip", [-1, 9])
+def test_a_core_map_on_a_chip_that_is_not_there_is_shown_with_the_rule_that_it_breaks(
+    tmp_path: Path, chip: int
+) -> None:
+    good = map_net(small_net(0), hardware("ranc"))
+    chips = good.chip_C.copy()
+    chips[0] = chip
+    for name, each in (("good", good), ("bad", dataclasses.replace(good, chip_C=chips))):
+        core_map.save(each, tmp_path / name)
+    assert read(tmp_path / "good").figures["rules"] == "obeyed"
+    assert f"core 0: chip {chip}" in read(tmp_path / "bad").figures["rules"]
+    with pytest.raises(UserError, match=r"bad: core map breaks the rule 'placement range'"):
+        run(InspectConfig(path=tmp_path / "bad", html=tmp_path / "page.html"), tmp_path)

@@ -1,5 +1,7 @@
 """Teacher and student side by side on real Pong."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -9,10 +11,11 @@ from configs.provenance import Provenance
 from configs.record import RecordConfig
 from dataset.reader import BufferReader
 from student import rollout
+from student.architectures import LayerSpec
 from student.integer_net import IntegerNet, count_votes, naive_forward, save
 from teacher.checkpoint import save_teacher
 from teacher.q_network import initial_weights
-from tests.nets import table1_net
+from tests.nets import random_net, table1_net
 
 
 @pytest.fixture
@@ -46,10 +49,26 @@ def test_every_second_stream_is_the_students_and_all_labels_are_the_teachers(fol
 
 def test_a_student_of_another_game_is_refused(folder):
     net = table1_net("1chip")
-    other = IntegerNet(net.layers, net.actions, net.input_shape, "qbert")
-    save(other, folder / "student.safetensors", Provenance.of({}, seed=0))
+    refuse(
+        folder, IntegerNet(net.layers, net.actions, net.input_shape, "qbert"), "is for qbert with 6 actions"
+    )
+
+
+def test_a_student_that_cannot_play_the_game_is_refused(folder):
+    """The emulator would wait for ever for an action that the game does not have."""
+    net = table1_net("1chip")
+    refuse(
+        folder, dataclasses.replace(net, actions=18), "is for pong with 18 actions, the game is pong with 6"
+    )
+    small = random_net((LayerSpec(12, 8, 8, 0, 1),), 0, input_shape=(2, 40, 40))
+    refuse(folder, small, r"reads input of shape \(2, 40, 40\), the games give \(4, 84, 84\)")
+
+
+def refuse(folder, net, because):
+    save(net, folder / "student.safetensors", Provenance.of({}, seed=0))
     config = RecordConfig(
         teacher=folder / "teacher.safetensors", student=folder / "student.safetensors", frames=8
     )
-    with pytest.raises(UserError, match="plays qbert, the environment is pong"):
+    with pytest.raises(UserError, match=because):
         rollout.run(config, folder)
+    assert not (folder / "buffer.h5").exists()

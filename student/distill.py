@@ -152,13 +152,14 @@ class Distillation:
                     f"{checkpoint}: trains a student of {option} {theirs[option]}, not {config[option]}",
                     f"give --{option} {theirs[option]}, or another checkpoint",
                 )
-        self._load_network(tensors)
+        self._load_network(tensors, checkpoint, "give another checkpoint, or leave --initial out")
 
-    def _load_network(self, tensors: dict[str, Tensor]) -> None:
+    def _load_network(self, tensors: dict[str, Tensor], path: Path, remedy: str) -> None:
         prefix = "network."
         self.network.load_state_dict(
             {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         )
+        self.check_finite(str(path), remedy)
 
     def _make_hints(self, teacher: Weights) -> Hints:
         rng = np.random.default_rng([self.config.seed, 8])
@@ -270,13 +271,11 @@ class Distillation:
             "regret": float(regret.mean() / (best - q.mean(dim=1)).mean().clamp_min(1e-12)),
         }
 
-    def check_finite(self) -> None:
+    def check_finite(self, where: str, remedy: str) -> None:
         """Raise UserError where a value of the network is not finite: such a state is neither saved nor resumed."""
         for name, tensor in self.network.state_dict().items():
             if not torch.isfinite(tensor).all():
-                raise UserError(
-                    f"distill step {self.step}: {name} holds values that are not finite", LOWER_RATE
-                )
+                raise UserError(f"{where}: {name} holds values that are not finite", remedy)
 
     def save(self, path: Path, provenance: Provenance) -> None:
         """Write the whole state to ``path``.
@@ -284,7 +283,7 @@ class Distillation:
         Raises:
             UserError: a value of the network is not finite, or the disk is full.
         """
-        self.check_finite()
+        self.check_finite(f"distill step {self.step}", LOWER_RATE)
         tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
         tensors |= optimizer_tensors(self.optimizer)
         if self.hints is not None:
@@ -321,8 +320,7 @@ class Distillation:
         counters = json.loads(metadata["counters"])
         check_same_format(counters.get("precision"), self.format.name, self.config.precision, path)
         self.parents = dict(parents)
-        self._load_network(tensors)
-        self.check_finite()
+        self._load_network(tensors, path, "start again without --resume")
         restore_optimizer(self.optimizer, tensors)
         if self.hints is not None:
             hints = {

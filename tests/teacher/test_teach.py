@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from configs.artefacts import TEACHER
 from configs.environment import GAMES, EnvironmentConfig
@@ -22,7 +21,7 @@ from configs.provenance import Provenance
 from configs.stage import StageResult
 from configs.teach import TeachConfig
 from teacher import q_network
-from teacher.checkpoint import read_teacher
+from teacher.checkpoint import CHECKPOINT_SCHEMA, read_teacher, read_tensors, write_tensors
 from teacher.host_learner import HostLearner
 from teacher.policy import load_teacher
 from teacher.replay import Replay
@@ -230,12 +229,12 @@ def test_a_run_that_diverges_names_step_and_checkpoint(short, tmp_path):
 
 def test_weights_that_are_not_finite_are_neither_saved_nor_resumed(short, tmp_path, monkeypatch):
     shutil.copytree(short, tmp_path, dirs_exist_ok=True)
-    good = load_file(tmp_path / CHECKPOINT)
-    with safe_open(tmp_path / CHECKPOINT, "pt") as file:
-        save_file(
-            good | {"learner.master.head.bias": torch.full((4,), float("nan"))},
-            tmp_path / CHECKPOINT, file.metadata(),
-        )  # fmt: skip
+    tensors, metadata = read_tensors(tmp_path / CHECKPOINT, CHECKPOINT_SCHEMA, "")
+    tensors["learner.master.head.bias"] = torch.full((4,), float("nan"))
+    write_tensors(
+        tmp_path / CHECKPOINT, tensors, CHECKPOINT_SCHEMA, Provenance.from_json(metadata["provenance"]),
+        config=metadata["config"], counters=metadata["counters"],
+    )  # fmt: skip
     with pytest.raises(
         UserError, match=rf"{CHECKPOINT}: update \d+: head.bias holds weights that are not finite"
     ):

@@ -89,6 +89,7 @@ def test_bigger_nets_on_the_core_simulator(name: str) -> None:
             assert np.array_equal(pipelined[frame][layer], reference[layer] * kept)
 
 
+@pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN")
 def test_pytorch_is_exact_without_onednn() -> None:
     """PyTorch then takes NNPACK for batches of 16 and more unless it is kept out, and its transforms round."""
     net = table1_net("1chip", seed=1)

@@ -75,7 +75,7 @@ def _umask() -> int:
     return mask
 
 
-def write_bytes(path: Path, content: bytes | memoryview) -> None:
+def write_bytes(path: Path, content: bytes) -> None:
     """Write ``content`` to ``path`` atomically.
 
     An HDF5 file goes through it too, made in memory: where the disk is full, HDF5 cannot close a file on it, and the

@@ -182,7 +182,7 @@ class BufferWriter:
                     compression="gzip", compression_opts=level, shuffle=dtype == "<f4",
                 )  # fmt: skip
         with replacing(path):
-            write_bytes(path, content.getbuffer())
+            write_bytes(path, content.getvalue())
         return cls.append(path, level)
 
     @classmethod

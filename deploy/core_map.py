@@ -273,7 +273,7 @@ def save(core_map: CoreMap, path: Path) -> None:
                 file.create_dataset(name, data=array, compression="gzip", compression_opts=4, shuffle=True)
             else:
                 file.create_dataset(name, data=array)
-    write_bytes(path, content.getbuffer())
+    write_bytes(path, content.getvalue())
 
 
 def load(path: Path) -> CoreMap:

@@ -55,7 +55,7 @@ def write(net: IntegerNet, path: Path) -> list[dict[str, Any]]:
             "stride": first.stride, "pad": first.pad, "groups": first.groups, "input_shape": list(net.input_shape),
             "actions": net.actions, "game": net.game,
         })  # fmt: skip
-    write_bytes(path, content.getbuffer())
+    write_bytes(path, content.getvalue())
     return rows
 
 

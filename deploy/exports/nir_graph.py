@@ -49,7 +49,7 @@ def write(
         raise UserError("the package nir is not installed", "pip install nir") from error
     content = io.BytesIO()
     nir.write(content, graph(net, form, dt, full_kernels))
-    write_bytes(path, content.getbuffer())
+    write_bytes(path, content.getvalue())
 
 
 def graph(net: IntegerNet, form: Literal["threshold", "lif"], dt: float, full_kernels: bool) -> nir.NIRGraph:

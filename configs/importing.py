@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from configs.environment import check_game
+from configs.errors import UserError
 from configs.teach import check_range
 
 
@@ -32,3 +33,16 @@ class ImportConfig:
         check_game(self.game)
         check_range(self, "divide_by", 1e-6, 1e6)
         check_range(self, "output", 0, 63)
+        self.check_library(self.library)
+
+    def check_library(self, library: str) -> None:
+        """Raise UserError where an option is given that ``library`` has no use for."""
+        for name in ("divide_by", "output"):
+            if (
+                library in ("sb3", "cleanrl")
+                and getattr(self, name) != type(self).__dataclass_fields__[name].default
+            ):
+                raise UserError(
+                    f"{name} is {getattr(self, name)}, and is for ONNX and TorchScript networks, not for {library}",
+                    f"leave --{name} away",
+                )

@@ -12,6 +12,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from configs.artefacts import RESUMED_FROM
+from configs.errors import UserError
+
+MOVE_AWAY = "move it away, or give another --run_dir"
+
 
 @dataclasses.dataclass(frozen=True)
 class StageResult:
@@ -26,6 +31,29 @@ class StageResult:
     artefact: Path
     summary: Mapping[str, Any]
     finished: bool = True
+
+
+def goes_on(stage: str, run_dir: Path, artefact: str, *, resume: bool) -> bool:
+    """Return True where a stage goes on from what it left in ``run_dir``, False where it begins.
+
+    Raises:
+        UserError: it would begin, and so replace a checkpoint or an artefact from before.
+    """
+    checkpoint = run_dir / RESUMED_FROM[stage]
+    if resume and checkpoint.exists():
+        return True
+    if checkpoint.exists():
+        refuse_to_replace(checkpoint, stage, f"go on with it by --resume, {MOVE_AWAY}")
+    refuse_to_replace(run_dir / artefact, stage)
+    if resume:
+        print(f"{stage}: nothing to resume in {run_dir}, so it begins", file=sys.stderr, flush=True)
+    return False
+
+
+def refuse_to_replace(path: Path, stage: str, remedy: str = MOVE_AWAY) -> None:
+    """Raise UserError where ``path`` is there: the work of another run, which ``stage`` would replace."""
+    if path.exists():
+        raise UserError(f"{path}: is there from before, and {stage} would replace it", remedy)
 
 
 class StopRequest:

@@ -91,7 +91,8 @@ class TeachConfig:
     """Gradient threads on a CPU, each taking a share of the batch; 0: one per core."""
     segment_steps: int = 30_000
     """Agent steps of each environment after which all games restart with a new seed, which bounds what a resume
-    replays. More than the longest game lasts (27,000 steps are 108,000 frames), or such games never end."""
+    replays. More than the longest game lasts (108,000 frames: 27,000 steps at frame_skip 4, 54,000 at 2), or such
+    games never end."""
     checkpoint_minutes: float = 10.0
     """Wall-clock minutes between checkpoints, > 0."""
     seed: int = 0

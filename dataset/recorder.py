@@ -24,7 +24,7 @@ from configs.errors import UserError
 from configs.progress import Progress
 from configs.provenance import Provenance
 from configs.record import RecordConfig
-from configs.stage import StageResult, StopRequest, stop_on_signal
+from configs.stage import StageResult, StopRequest, goes_on, stop_on_signal
 from dataset.format import CHUNK_ROWS, PIXELS, BufferFile, BufferWriter, Header, Steps, game_returns
 from teacher.environment import action_meanings, make_vector_env
 from teacher.machine import cores
@@ -315,12 +315,13 @@ def run(
     """Record ``buffer.h5`` in ``run_dir``; ``player`` is ``config.student``, ready to play.
 
     Raises:
-        UserError: see :func:`record`; the teacher cannot be read.
+        UserError: see :func:`record`; the teacher cannot be read; a buffer from before without ``resume``.
     """
     import torch
 
     from teacher.policy import load_teacher
 
+    resume = goes_on("record", run_dir, BUFFER, resume=resume)
     teacher = config.teacher if config.teacher is not None else zoo_teacher(config.environment.game)
     policy = load_teacher(teacher)
     threads = torch.get_num_threads()

@@ -167,12 +167,12 @@ def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) ->
     spent = before.get("seconds", 0.0) if resume else 0.0
     # What an earlier key left must not be there once this one counts as begun: a kill may come before the stage
     # itself replaces it. Only a stage may refuse to replace what it is to read.
-    left = run_dir / RESUMED_FROM.get(name, VERBS[name].artefact)
-    aside = left.with_name(left.name + ".before")
     read = {path.resolve() for path in files_read(name, config).values()}
-    moved = resumable and not resume and left.is_file() and left.resolve() not in read
-    if moved:
-        left.replace(aside)
+    left = {RESUMED_FROM[name], VERBS[name].artefact} if resumable else set()
+    aside = {run_dir / file: run_dir / f"{file}.before" for file in left}
+    moved = [path for path in aside if not resume and path.is_file() and path.resolve() not in read]
+    for path in moved:
+        path.replace(aside[path])
     state.stages[name] = {"key": key, "finished": False, "seconds": spent, "summary": {}}
     state.save()
     began = time.monotonic()
@@ -180,13 +180,15 @@ def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) ->
         with stops_heard() as stop:
             result = VERBS[name].run(config, run_dir, resume=resume)
     except Exception:
-        if moved and not left.exists():  # refused before it wrote anything
-            aside.replace(left)
+        if moved and not any(path.exists() for path in moved):  # refused before it wrote anything
+            for path in moved:
+                aside[path].replace(path)
             state.stages[name] = before
             state.save()
         raise
     if result.finished:
-        aside.unlink(missing_ok=True)
+        for path in aside.values():
+            path.unlink(missing_ok=True)
     seconds = spent + time.monotonic() - began
     state.stages[name] = {
         "key": key,

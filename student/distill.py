@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +22,7 @@ from configs.errors import UserError
 from configs.loading import plain
 from configs.progress import Progress
 from configs.provenance import Provenance, file_sha256
-from configs.stage import StageResult, stop_on_signal
+from configs.stage import StageResult, goes_on, stop_on_signal
 from dataset.reader import BufferReader
 from dataset.recorder import zoo_teacher
 from student import integer_net
@@ -138,7 +139,7 @@ class Distillation:
                 self.hints.parameters, lr=config.hint_learning_rate, fused=True
             )
         if checkpoint is not None:
-            with restoring(checkpoint, "start again without --resume"):
+            with restoring(checkpoint, "start again in another --run_dir"):
                 self.restore(checkpoint)
 
     def _begin_with(self, checkpoint: Path) -> None:
@@ -309,18 +310,18 @@ class Distillation:
         Raises:
             UserError: the file cannot be read, or belongs to another buffer or other options.
         """
-        tensors, metadata = read_tensors(path, SCHEMA, "start again without --resume")
+        tensors, metadata = read_tensors(path, SCHEMA, "start again in another --run_dir")
         check_same_config(json.loads(metadata["config"]), plain(self.config), path, FREE_OPTIONS)
         parents = Provenance.from_json(metadata["provenance"]).parents
         if parents.get("buffer") != self.parents["buffer"]:
             raise UserError(
                 f"{path}: was trained on another buffer than {self.config.buffer}",
-                "give that buffer, or start again without --resume",
+                "give that buffer, or start again in another --run_dir",
             )
         counters = json.loads(metadata["counters"])
         check_same_format(counters.get("precision"), self.format.name, self.config.precision, path)
         self.parents = dict(parents)
-        self._load_network(tensors, path, "start again without --resume")
+        self._load_network(tensors, path, "start again in another --run_dir")
         restore_optimizer(self.optimizer, tensors)
         if self.hints is not None:
             hints = {
@@ -362,17 +363,14 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
     """Distil a student; write ``student.safetensors``, a checkpoint and ``distill.jsonl``.
 
     Raises:
-        UserError: an unreadable buffer or checkpoint, a loss that is not finite, a full disk.
+        UserError: an unreadable buffer or checkpoint, a loss that is not finite, a full disk, a training from before
+            without ``resume``.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(cores())
     checkpoint, metrics = run_dir / CHECKPOINT, run_dir / METRICS
     keep_freed_memory()
-    resume = resume and checkpoint.exists()
-    if config.initial is not None and config.initial.resolve() == checkpoint.resolve() and not resume:
-        raise UserError(
-            f"{config.initial}: this training would replace it in {run_dir}", "give another --run_dir"
-        )
+    resume = goes_on("distill", run_dir, STUDENT, resume=resume)
     with BufferReader(config.buffer) as reader:
         hinting = hinting_teacher(config, reader) if config.hint_weight else None
         teacher = None if hinting is None else read_teacher(hinting)[0]
@@ -383,9 +381,7 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
         if resume:
             spent = curve.cut(metrics, training.step)
         else:
-            # A later --resume must not go on from what another training left here.
-            for left in (checkpoint, metrics):
-                left.unlink(missing_ok=True)
+            metrics.unlink(missing_ok=True)  # of a training that ended before its first checkpoint
         began = saved = time.monotonic()
         first = training.step
         found: list[tuple[float, float]] = []
@@ -400,12 +396,13 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
                 if time.monotonic() - saved >= 60.0 * config.checkpoint_minutes:
                     training.save(checkpoint, provenance)
                     saved = time.monotonic()
+        seconds = time.monotonic() - began
         training.save(checkpoint, provenance)
         finished = training.step >= config.steps
         if finished:
+            print("distill: takes the statistics of the finished weights", file=sys.stderr, flush=True)
             training.recalibrate()
         integer_net.save(training.network.to_integer(), run_dir / STUDENT, provenance)
-        seconds = time.monotonic() - began
         summary = {
             "steps": training.step,
             "samples": training.step * config.batch_size,

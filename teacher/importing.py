@@ -13,6 +13,7 @@ reads the tensors with ``weights_only``, which refuses everything else.
 from __future__ import annotations
 
 import io
+import json
 import pickle
 import pickletools
 import warnings
@@ -26,10 +27,10 @@ import torch
 from torch import Tensor
 
 from configs.artefacts import TEACHER
-from configs.errors import UserError
+from configs.errors import MALFORMED, UserError
 from configs.importing import ImportConfig
 from configs.provenance import Provenance
-from configs.stage import StageResult
+from configs.stage import StageResult, refuse_to_replace
 from teacher import q_network
 from teacher.checkpoint import save_teacher
 from teacher.environment import action_meanings
@@ -60,12 +61,15 @@ def run(config: ImportConfig, run_dir: Path, *, resume: bool = False) -> StageRe
     """Write ``teacher.safetensors`` into ``run_dir``; the summary has ``kind``, ``library`` and ``actions``.
 
     Raises:
-        UserError: the file cannot be read safely, is none of these agents, or plays with another number of actions.
+        UserError: the file cannot be read safely, is none of these agents, or plays with another number of actions;
+            a teacher is in ``run_dir`` already.
     """
+    refuse_to_replace(Path(run_dir) / TEACHER, "import")
     game = config.game
     path = Path(config.path)
     content = read_content(path)
     library = told_from(path, content) if config.library == "auto" else config.library
+    config.check_library(library)
     provenance = Provenance.of(config, seed=0, parents={"source": path})
     artefact, actions = Path(run_dir) / TEACHER, len(action_meanings(game))
     summary: dict[str, Any] = {"library": library, "game": game, "actions": actions}
@@ -83,6 +87,11 @@ def run(config: ImportConfig, run_dir: Path, *, resume: bool = False) -> StageRe
         summary["note"] = "where its scores are logits (a policy), distil with --temperature 1"
         return StageResult(artefact, summary)
     state = read_state(path, content, library)
+    told = sb3_actions(content) if library == "sb3" else None
+    if told is not None and told != actions:
+        raise UserError(
+            f"{path}: plays with {told} actions, {game} has {actions}", "give --game the game that it plays"
+        )
     summary["kind"], weights = nature_weights(path, state, library, actions, game)
     save_teacher(artefact, weights, game, actions, provenance)
     if summary["kind"] == "actor-critic":
@@ -267,6 +276,15 @@ def _sb3_policy(path: Path, content: bytes) -> bytes:
     raise UserError(
         f"{path}: has no policy.pth, so it is not from Stable-Baselines3", "try --library cleanrl"
     )
+
+
+def sb3_actions(content: bytes) -> int | None:
+    """Return how many actions a Stable-Baselines3 file says that its agent has, None where it does not say."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return int(json.loads(archive.read("data"))["action_space"]["n"])
+    except (zipfile.BadZipFile, zlib.error, *MALFORMED):
+        return None
 
 
 def nature_weights(

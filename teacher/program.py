@@ -115,7 +115,8 @@ def _onnx(program: Program, name: str) -> Network:
             x = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
         parts = x[:, None] if one_by_one else [x]
         wanted = [outputs[program.output].name]
-        return np.concatenate([session.run(wanted, {inputs[0].name: part})[0] for part in parts])
+        scores = np.concatenate([session.run(wanted, {inputs[0].name: part})[0] for part in parts])
+        return scores.astype(np.float32, copy=False)
 
     return ask
 

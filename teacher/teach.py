@@ -27,7 +27,7 @@ from configs.errors import UserError
 from configs.loading import plain
 from configs.progress import Progress
 from configs.provenance import Provenance, file_sha256
-from configs.stage import StageResult, stop_on_signal
+from configs.stage import StageResult, goes_on, stop_on_signal
 from configs.teach import TeachConfig
 from teacher.actor import Actor, Transition
 from teacher.checkpoint import (
@@ -105,7 +105,7 @@ class Training:
         self.games = 0
         self.parents: dict[str, str] = {}
         if checkpoint is not None:
-            with restoring(checkpoint, "start again without --resume"):
+            with restoring(checkpoint, "start again in another --run_dir"):
                 self.restore(checkpoint)
         elif config.initial is not None:
             self.learner.begin_with(_initial_weights(config, self.actor.actions))
@@ -192,7 +192,7 @@ class Training:
         Raises:
             UserError: the file cannot be read, or was written with other options.
         """
-        tensors, metadata = read_tensors(path, CHECKPOINT_SCHEMA, "start again without --resume")
+        tensors, metadata = read_tensors(path, CHECKPOINT_SCHEMA, "start again in another --run_dir")
         check_same_config(json.loads(metadata["config"]), plain(self.config), path)
         counters = json.loads(metadata["counters"])
         check_same_format(counters.get("precision"), self.learner.format.name, self.config.precision, path)
@@ -204,7 +204,7 @@ class Training:
         try:
             self.learner.check_finite()
         except DivergedError as error:
-            raise UserError(f"{path}: {error.what}", "start again without --resume") from error
+            raise UserError(f"{path}: {error.what}", "start again in another --run_dir") from error
         self.replay.set_state(parts["replay"])
         self.actor.set_state(parts["actor"])
         self.parents = dict(Provenance.from_json(metadata["provenance"]).parents)
@@ -259,7 +259,12 @@ def check_same_config(
 ) -> None:
     """Raise UserError unless both configurations agree in all that changes the result, all but ``free``."""
     for name, value in given.items():
-        if name not in free and saved.get(name) != value:
+        if isinstance(value, dict) and isinstance(saved.get(name), dict):
+            theirs, ours = (
+                {f"{name}.{key}": each for key, each in group.items()} for group in (saved[name], value)
+            )
+            check_same_config(theirs, ours, path, free)
+        elif name not in free and saved.get(name) != value:
             raise UserError(
                 f"{path}: was written with {name} {saved.get(name)!r}, now it is {value!r}",
                 f"resume with the same --{name}, or start in another --run_dir",
@@ -279,22 +284,22 @@ def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageRes
     """Train a teacher; write ``teacher.safetensors``, a checkpoint, ``teach.jsonl`` and TensorBoard logs.
 
     Raises:
-        UserError: a loss that is not finite, a full disk, an unusable checkpoint.
+        UserError: a loss that is not finite, a full disk, an unusable checkpoint, a training from before without
+            ``resume``.
     """
     from torch.utils.tensorboard import SummaryWriter
 
     run_dir.mkdir(parents=True, exist_ok=True)
     checkpoint = run_dir / CHECKPOINT
-    resume = resume and checkpoint.exists()
+    resume = goes_on("teach", run_dir, TEACHER, resume=resume)
     training = Training(config, checkpoint if resume else None)
     provenance = training.provenance()
     spent, scalars = 0.0, run_dir / "tensorboard"
     if resume:
         spent = curve.cut(run_dir / METRICS, training.step)
     else:
-        # A later --resume must not go on from what another training left here.
-        for left in (checkpoint, run_dir / METRICS):
-            left.unlink(missing_ok=True)
+        # Of a training that ended before its first checkpoint.
+        (run_dir / METRICS).unlink(missing_ok=True)
         shutil.rmtree(scalars, ignore_errors=True)
     board = SummaryWriter(str(scalars), purge_step=training.step + 1)
     began, saved, logged = time.monotonic(), time.monotonic(), training.learner.updates // LOG_UPDATES

@@ -20,6 +20,7 @@ from configs.provenance import Provenance
 from configs.record import RecordConfig
 from dataset import recorder
 from dataset.reader import BufferReader
+from spikestill import inspection
 from student import distill
 from student.integer_net import load
 from teacher.checkpoint import read_tensors, save_teacher, write_tensors
@@ -137,18 +138,39 @@ def test_ctrl_c_saves_and_the_resumed_training_is_the_uninterrupted_one(folder, 
         np.testing.assert_array_equal(left.theta_O, right.theta_O)
 
 
-def test_a_training_begun_anew_leaves_nothing_to_resume_from_the_one_before(folder, tmp_path, monkeypatch):
-    distill.run(config(folder), tmp_path)
+def test_a_recording_begun_anew_replaces_no_other(folder):
+    before = (folder / "buffer.h5").read_bytes()
+    with pytest.raises(
+        UserError, match=r"buffer\.h5: is there from before, and record would replace it.*--resume"
+    ):
+        recorder.run(RecordConfig(teacher=folder / "teacher.safetensors", frames=8, num_envs=4), folder)
+    assert (folder / "buffer.h5").read_bytes() == before
 
+
+def test_a_training_begun_anew_replaces_no_other(folder, tmp_path):
+    artefact = distill.run(config(folder, steps=1), tmp_path).artefact
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(UserError, match=rf"{distill.CHECKPOINT}: is there from before, .*--resume"):
+        distill.run(config(folder, learning_rate=0.1), tmp_path)
+    figures = inspection.read(tmp_path / distill.CHECKPOINT).figures
+    assert (figures["step"], figures["steps_in_all"], figures["options"]["seed"]) == (1, 1, 0)
+    (tmp_path / distill.CHECKPOINT).unlink()
+    with pytest.raises(UserError, match=rf"{artefact.name}: is there from before.* Move it away"):
+        distill.run(config(folder), tmp_path, resume=True)
+    left = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert left == {path: found for path, found in before.items() if path.name != distill.CHECKPOINT}
+
+
+def test_a_training_killed_before_its_first_checkpoint_begins_anew(folder, tmp_path, monkeypatch):
     def killed(self):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(distill.Distillation, "train_step", killed)
         with pytest.raises(KeyboardInterrupt):
-            distill.run(config(folder, learning_rate=0.1), tmp_path)
+            distill.run(config(folder), tmp_path)
     assert not (tmp_path / distill.CHECKPOINT).exists()
-    assert distill.run(config(folder, learning_rate=0.1), tmp_path, resume=True).finished
+    assert distill.run(config(folder, steps=1), tmp_path, resume=True).finished
 
 
 def counted(train_step):

@@ -68,6 +68,7 @@ def stacks() -> np.ndarray:
 
 
 def imported(path: Path, folder: Path, **options: object) -> np.ndarray:
+    (folder / "teacher.safetensors").unlink(missing_ok=True)
     run(ImportConfig(path=path, game="pong", **options), folder)
     return load_teacher(folder / "teacher.safetensors").q_values(stacks())
 
@@ -98,6 +99,18 @@ def test_agents_of_stable_baselines3_score_as_before(tmp_path: Path, kind: str) 
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
     provenance = read_teacher(tmp_path / "teacher.safetensors")[3]
     assert set(provenance.parents) == {"source"}
+    with pytest.raises(
+        UserError, match=r"teacher\.safetensors: is there from before, and import would replace it"
+    ):
+        run(ImportConfig(path=tmp_path / "agent.zip", game="pong"), tmp_path)
+    with pytest.raises(UserError, match=r"agent\.zip: plays with 6 actions, freeway has 3"):
+        run(ImportConfig(path=tmp_path / "agent.zip", game="freeway"), tmp_path / "freeway")
+    for library, options in (("auto", {"output": 1}), ("sb3", {"divide_by": 255})):
+        with pytest.raises(UserError, match=f"{next(iter(options))} is .* not for sb3"):
+            run(
+                ImportConfig(path=tmp_path / "agent.zip", game="pong", library=library, **options),
+                tmp_path / "new",
+            )
 
 
 @pytest.mark.parametrize("script", ["dqn_atari", "ppo_atari"])

@@ -150,10 +150,19 @@ def interrupted_at(training, rounds, step):
     return reports
 
 
-def test_a_training_begun_anew_leaves_nothing_to_resume_from_the_one_before(short, tmp_path, monkeypatch):
-    """Killed before its first checkpoint, it begins anew where it is resumed."""
+def test_a_training_begun_anew_replaces_no_other(short, tmp_path):
     shutil.copytree(short, tmp_path, dirs_exist_ok=True)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=rf"{CHECKPOINT}: is there from before, .*Go on with it by --resume"):
+        run(TINY, tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    (tmp_path / CHECKPOINT).unlink()
+    for resume in (False, True):
+        with pytest.raises(UserError, match=r"teacher\.safetensors: is there from before.* Move it away"):
+            run(TINY, tmp_path, resume=resume)
 
+
+def test_a_training_killed_before_its_first_checkpoint_begins_anew(tmp_path, monkeypatch, capsys):
     def killed(self):
         raise KeyboardInterrupt
 
@@ -162,8 +171,10 @@ def test_a_training_begun_anew_leaves_nothing_to_resume_from_the_one_before(shor
         with pytest.raises(KeyboardInterrupt):
             run(dataclasses.replace(TINY, batch_size=32), tmp_path)
     assert not (tmp_path / CHECKPOINT).exists()
-    assert not (tmp_path / METRICS).exists()
+    (tmp_path / METRICS).write_text('{"step": 7, "seconds": 1.0}\n')
     assert run(dataclasses.replace(TINY, batch_size=32, steps=144), tmp_path, resume=True).finished
+    assert "nothing to resume" in capsys.readouterr().err
+    assert '"step": 7,' not in (tmp_path / METRICS).read_text()
 
 
 def test_the_curve_of_a_resumed_training_has_every_line_once(tmp_path, monkeypatch):

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from configs.atomic import write_bytes
 from configs.errors import MALFORMED, UserError
 from configs.hardware import HardwareSpec
-from configs.provenance import Provenance, check_content, content_sha256
+from configs.provenance import Provenance, check_content, content_sha256, file_sha256
 from student.integer_net import IntegerLayer, check_input_shape, pack_ternary, unpack_ternary
 
 if TYPE_CHECKING:
@@ -296,6 +296,22 @@ def load(path: Path) -> CoreMap:
         raise
     except MALFORMED as error:
         raise UserError(f"{path}: not a readable core map: {error}", REMEDY) from error
+
+
+def check_mapped_from(path: Path, provenance: Provenance, student: Path) -> None:
+    """Raise UserError where the core map at ``path`` was mapped from another file than ``student``."""
+    mapped = provenance.parents.get("student")
+    if mapped is not None and mapped != file_sha256(student):
+        raise UserError(
+            f"{path} was mapped from another student file than {student}",
+            "map the student again with `spikestill map`, or give the student that was mapped",
+        )
+
+
+def check_not_stale(path: Path, provenance: Provenance, student: Path | None) -> None:
+    """Raise UserError where another student lies beside the core map at ``path`` than the one that was mapped."""
+    if student is not None and student.is_file() and student.resolve().parent == path.resolve().parent:
+        check_mapped_from(path, provenance, student)
 
 
 def _read(file: h5py.File, path: Path) -> CoreMap:

@@ -16,6 +16,7 @@ from configs.hardware import hardware
 from configs.provenance import Provenance
 from configs.stage import StageResult
 from deploy import costs
+from deploy.core_map import check_mapped_from
 from deploy.frames import Frames
 from deploy.rates import firing_rates
 from deploy.validate import load_valid
@@ -32,17 +33,18 @@ def run(config: EstimateConfig, run_dir: Path, *, resume: bool = False) -> Stage
     cores), and ``assumptions``. ``resume`` does it anew.
 
     Raises:
-        UserError: a file cannot be read, the core map breaks a rule of its target, or is of a net of another shape.
+        UserError: a file cannot be read, the core map breaks a rule of its target, or is of another student.
     """
     net, _ = load_student(config.student)
     core_map = load_valid(config.core_map)
+    check_mapped_from(config.core_map, core_map.provenance, config.student)
     if core_map.layer_shape_L3.tolist() != [list(shape) for shape in net.shapes()]:
         raise UserError(
             f"{config.core_map}: maps a net of layers {core_map.layer_shape_L3.tolist()}, {config.student} has "
             f"{net.shapes()}",
             "give the student that was mapped",
         )
-    frames = Frames(config.buffer, config.frames, config.seed, net.input_shape, config.student)
+    frames = Frames(config.buffer, config.frames, config.seed, net.game, net.input_shape, config.student)
     parents = {"student": config.student, "core_map": config.core_map, "buffer": config.buffer}
     provenance = Provenance.of(config, config.seed, parents)
     with contextlib.closing(frames):

@@ -9,6 +9,7 @@ from typing import Any
 
 from configs.exporting import ExportConfig
 from configs.stage import StageResult
+from deploy.core_map import check_not_stale
 from deploy.exports import netx, nir_graph, ranc
 from deploy.frames import Frames
 from deploy.validate import load_valid
@@ -32,7 +33,9 @@ def run(config: ExportConfig, run_dir: Path, *, resume: bool = False) -> StageRe
     summary: dict[str, Any] = {"to": config.to}
     if config.to == "ranc":
         core_map = load_valid(config.core_map)
-        frames = Frames(config.buffer, config.frames, config.seed, core_map.input_shape, config.core_map)
+        check_not_stale(config.core_map, core_map.provenance, config.student)
+        drawn = config.buffer, config.frames, config.seed
+        frames = Frames(*drawn, core_map.game, core_map.input_shape, config.core_map)
         with contextlib.closing(frames):
             stacks_BCHW = frames.stacks(0, len(frames))
         layout = ranc.write(core_map, stacks_BCHW, run_dir / RANC)

@@ -22,6 +22,7 @@ class Frames:
         buffer: what ``record`` wrote; None: random pixels.
         count: how many; fewer where the buffer has fewer.
         seed: of the choice.
+        game: that the net plays, in snake case.
         input_shape: (C, H, W) that the net reads.
         reader: the file that reads them, for the error.
 
@@ -30,7 +31,7 @@ class Frames:
         indices: int64 (count,), the frames' places in the buffer.
 
     Raises:
-        UserError: the buffer cannot be read, or has stacks of another shape.
+        UserError: the buffer cannot be read, is of another game, or has stacks of another shape.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Frames:
         buffer: Path | None,
         count: int,
         seed: int,
+        game: str,
         input_shape: tuple[int, int, int],
         reader: Path,
     ) -> None:
@@ -56,6 +58,12 @@ class Frames:
 
         self.source = "buffer"
         self._reader = BufferReader(buffer, memory=0)
+        if self._reader.game != game:
+            self._reader.close()
+            raise UserError(
+                f"{buffer}: frames of {self._reader.game}, {reader} plays {game}",
+                f"give --buffer a recording of {game}, or leave it away: random frames are used",
+            )
         available = len(self._reader)
         rng = np.random.default_rng(seed)
         self.indices = np.sort(rng.choice(available, min(count, available), replace=False))

@@ -116,7 +116,7 @@ def run(config: MapConfig, run_dir: Path, *, resume: bool = False) -> StageResul
     parents, rates = {"student": student}, None
     if config.buffer is not None:
         parents["buffer"] = config.buffer
-        frames = Frames(config.buffer, config.frames, config.seed, net.input_shape, student)
+        frames = Frames(config.buffer, config.frames, config.seed, net.game, net.input_shape, student)
         with contextlib.closing(frames):
             rates = firing_rates(net, frames)[1:]
     provenance = Provenance.of(config, seed=config.seed, parents=parents)

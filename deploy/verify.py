@@ -58,7 +58,7 @@ def run(config: VerifyConfig, run_dir: Path, *, resume: bool = False) -> StageRe
     if config.stock_target == "loihi2":
         require_loihi2()
     net, _ = load_student(config.student)
-    frames = Frames(config.buffer, config.frames, config.seed, net.input_shape, config.student)
+    frames = Frames(config.buffer, config.frames, config.seed, net.game, net.input_shape, config.student)
     with contextlib.closing(frames):
         return _verify(config, net, frames, Path(run_dir) / VERIFY)
 

@@ -162,6 +162,14 @@ def agent_file(
     )
 
 
+def refuse_stale_map(name: str, student: Path | None, core_map: Path | None) -> None:
+    """Raise UserError where the agent plays a core map of another student than the one that lies beside it."""
+    if name == "cores" and student is not None and core_map is not None:
+        from deploy.core_map import check_not_stale, load
+
+        check_not_stale(core_map, load(core_map).provenance, student)
+
+
 def make_agent(name: str, path: Path, game: str, actions: int) -> Agent:
     """Return the agent called ``name``, warmed up.
 

@@ -20,7 +20,7 @@ from configs.errors import UserError
 from configs.play import EvaluateConfig
 from configs.provenance import Provenance
 from configs.stage import StageResult
-from runtime.agents import Agent, agent_file, make_agent
+from runtime.agents import Agent, agent_file, make_agent, refuse_stale_map
 from student.game_check import check_file_game
 from teacher.environment import action_meanings
 from teacher.evaluation import Evaluation, ScoresFunction, evaluate
@@ -44,6 +44,7 @@ def run(config: EvaluateConfig, run_dir: Path, *, resume: bool = False) -> Stage
     """
     game = config.environment.game
     paths = files_read(config)
+    refuse_stale_map(config.agent, config.student, config.core_map)
     # A file that is missing is refused by its reader.
     parents = {role: path for role, path in paths.items() if path.is_file()}
     provenance = Provenance.of(config, config.seed, parents)
@@ -65,7 +66,10 @@ def files_read(config: EvaluateConfig) -> dict[str, Path]:
         role, path = agent_file(config.agent, game, **files)
         paths[role] = path
     if config.compare:
-        paths["teacher"] = agent_file("teacher", game, **files)[1]
+        try:
+            paths["teacher"] = agent_file("teacher", game, **files)[1]
+        except UserError as error:
+            raise UserError(error.what, f"{error.remedy}; or compare with none: --compare false") from error
     return paths
 
 
@@ -127,22 +131,14 @@ def _scores_function(name: str, game: str, actions: int, paths: dict[str, Path])
         check_file_game(paths["teacher"], policy.game, policy.actions, game, actions)
         with in_fixed_batches(policy.q_values) as ask:
             yield ask
-    elif name == "student":
-        # The kernel lets go of the interpreter; each thread has an agent of its own.
-        agents = [make_agent(name, paths["student"], game, actions) for _ in range(cores())]
+    elif name in ("student", "cores"):
+        # The kernels let go of the interpreter; each thread has an agent of its own.
+        path = paths["student" if name == "student" else "core_map"]
+        agents = [make_agent(name, path, game, actions) for _ in range(cores())]
         with ThreadPoolExecutor(len(agents)) as pool:
             yield lambda obs_BCHW: np.concatenate(
                 list(pool.map(_one_by_one, agents, np.array_split(obs_BCHW, min(len(agents), len(obs_BCHW)))))
             )
-    elif name == "cores":
-        from deploy.simulator import CoreSimulator
-        from deploy.validate import load_valid
-
-        core_map = load_valid(paths["core_map"])
-        check_file_game(
-            paths["core_map"], core_map.game, core_map.actions, game, actions, core_map.input_shape
-        )
-        yield CoreSimulator(core_map, threads=cores()).pipelined
     elif name == "lava":
         agent = make_agent(name, paths["student"], game, actions)
         with contextlib.closing(agent):

@@ -14,7 +14,7 @@ from configs.play import PlayConfig
 from configs.progress import Progress
 from configs.provenance import Provenance
 from configs.stage import StageResult, StopRequest, stop_on_signal
-from runtime.agents import Agent, agent_file, make_agent
+from runtime.agents import Agent, agent_file, make_agent, refuse_stale_map
 from runtime.clock import Clock, MonotonicClock, steady_interpreter
 from runtime.display import Display, DisplayOptions
 from runtime.emulator import FRAME_RATE_HZ, Emulator
@@ -39,6 +39,7 @@ def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResu
     role, path = agent_file(
         config.agent, game, teacher=config.teacher, student=config.student, core_map=config.core_map
     )
+    refuse_stale_map(config.agent, config.student, config.core_map)
     with contextlib.ExitStack() as stack:
         emulator = Emulator(config.environment, config.seed)
         stack.callback(emulator.close)

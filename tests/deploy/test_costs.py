@@ -115,5 +115,9 @@ def test_the_stage_writes_its_figures_and_what_it_assumes(
         tmp_path / "other.safetensors",
         provenance,
     )
+    mapped = Provenance.of({}, 0, parents={"student": files["student"]})
+    core_map_format.save(map_net(net, hardware("truenorth"), mapped), tmp_path / "told.h5")
+    with pytest.raises(UserError, match=r"told\.h5 was mapped from another student file than .*other"):
+        run(EstimateConfig(student=tmp_path / "other.safetensors", core_map=tmp_path / "told.h5"), tmp_path)
     with pytest.raises(UserError, match="maps a net of layers"):
         run(EstimateConfig(student=tmp_path / "other.safetensors", core_map=files["core_map"]), tmp_path)

@@ -233,6 +233,10 @@ def test_recorded_frames_are_drawn_without_repetition(tmp_path: Path, net: Integ
     result = run(config, tmp_path)
     assert result.summary["source"] == "buffer"
     assert result.summary["frames"] == 50
+    (tmp_path / "other").mkdir()
+    other = write_student(tmp_path / "other", dataclasses.replace(net, game="freeway"))
+    with pytest.raises(UserError, match=r"buffer\.h5: frames of pong, .*student\.safetensors plays freeway"):
+        run(dataclasses.replace(config, student=other), tmp_path)
     every = run(dataclasses.replace(config, frames=10_000_000), tmp_path)
     assert every.summary["frames"] == available_frames
     assert every.summary["ok"] is True

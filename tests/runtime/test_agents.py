@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import threading
 from pathlib import Path
 
@@ -11,10 +12,12 @@ import pytest
 
 from configs.errors import UserError
 from configs.hardware import hardware
+from configs.play import EvaluateConfig, PlayConfig
 from configs.provenance import Provenance
 from deploy import core_map
 from deploy.mapping import map_net
-from runtime.agents import Decision, agent_file, make_agent
+from runtime import evaluate, play
+from runtime.agents import Decision, agent_file, make_agent, refuse_stale_map
 from runtime.zoo import zoo_files, zoo_path
 from student import integer_net
 from student.architectures import LayerSpec
@@ -79,6 +82,24 @@ def test_cores_with_a_student_alone_says_to_map_it(pong: Files) -> None:
         agent_file("cores", "pong", student=pong.student)
     with pytest.raises(UserError, match="agent student plays a student, and only a core map is given"):
         agent_file("student", "pong", core_map=pong.core_map)
+
+
+def test_a_core_map_of_another_student_than_the_one_beside_it_is_refused(tmp_path: Path, pong: Files) -> None:
+    student, path = tmp_path / "student.safetensors", tmp_path / "core_map.h5"
+    shutil.copyfile(pong.student, student)
+    mapped = Provenance.of({}, 0, parents={"student": student})
+    core_map.save(dataclasses.replace(core_map.load(pong.core_map), provenance=mapped), path)
+    files = {"student": student, "core_map": path}
+    refuse_stale_map("cores", student, path)
+    integer_net.save(dataclasses.replace(pong.net), student, Provenance.of({}, 1))
+    with pytest.raises(
+        UserError, match=r"core_map\.h5 was mapped from another student file than .*spikestill map"
+    ):
+        evaluate.run(EvaluateConfig(agent="cores", **files), tmp_path)
+    with pytest.raises(UserError, match=r"was mapped from another student file"):
+        play.run(PlayConfig(agent="cores", view="none", **files), tmp_path)
+    refuse_stale_map("student", student, path)
+    refuse_stale_map("cores", pong.student, path)
 
 
 def test_the_zoo_names_what_it_has(tmp_path: Path) -> None:

@@ -32,5 +32,6 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     """Return the entry of ``known`` that is closest to ``name``, for error messages."""
     import difflib
 
-    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-    return matches[0] if matches else ""
+    folded = {entry.casefold(): entry for entry in reversed(known)}
+    matches = difflib.get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.0)
+    return folded[matches[0]] if matches else ""

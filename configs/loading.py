@@ -14,7 +14,7 @@ import re
 import textwrap
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -167,7 +167,7 @@ def build(config_class: type[Config], values: Mapping[str, Any], where: str = ""
                 raise UserError(f"--{full} is missing and has no default", f"give --{full} VALUE")
             arguments[name] = default
         elif not isinstance(values[name], Mapping):
-            if inner is not None and values[name] is not None:
+            if inner is not None and (values[name] is not None or type(None) not in _members(known[name])):
                 first = f"{full}.{dataclasses.fields(inner)[0].name}"
                 raise UserError(
                     f"{full} is a group of options, not {values[name]!r}", f"give --{first} VALUE"
@@ -250,10 +250,10 @@ def _convert(value: Any, annotation: Any, name: str) -> Any:
         if number != int(number):
             raise ValueError
         return value if isinstance(value, int) else int(number)
-    if annotation is Path:
+    if annotation is Path and isinstance(value, str | Path):
         return Path(str(value)).expanduser()
     if annotation is str:
-        if isinstance(value, list | tuple | Mapping):
+        if isinstance(value, list | tuple | Mapping | bool):
             raise TypeError
         return str(value)
     if isinstance(annotation, type) and isinstance(value, annotation):
@@ -323,7 +323,7 @@ def find_recipe(name: str) -> Path:
         UserError: there is neither.
     """
     path = Path(name).expanduser()
-    if path.is_file():
+    if path.exists() and not path.is_dir():
         return path
     shipped = {entry.stem: entry for entry in sorted(RECIPES.glob("*.yaml"))}
     if path.name == name and path.stem in shipped:
@@ -337,24 +337,40 @@ def find_recipe(name: str) -> Path:
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """Return what a YAML recipe says.
+    """Return what a YAML recipe says, dotted keys as nested mappings.
 
     Raises:
-        UserError: it cannot be read, is not YAML, or is not a mapping.
+        UserError: it cannot be read, is not YAML, is not a mapping, or gives an option twice.
     """
     import yaml
 
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+        if document is None:
+            return {}
+        if not isinstance(document, yaml.MappingNode):
+            raise UserError(f"{path}: holds no mapping of options", "correct the file")
+        given = list(_leaves(document))
+        twice = [name for index, name in enumerate(given) if name in given[:index]]
+        if twice:
+            raise UserError(f"{path}: {twice[0]} is given twice", "leave one of them away")
+        return nested(yaml.SafeLoader("").construct_document(document))
+    except RecursionError as error:
+        raise UserError(
+            f"{path}: its mappings lie too deep in each other, or in themselves", "correct the file"
+        ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not YAML ({' '.join(str(error).split())})", "correct the file") from error
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise UserError(
-            f"{path}: holds a {type(values).__name__}, a mapping of options wanted", "correct the file"
-        )
-    return values
+
+
+def _leaves(node: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted name of every value of a YAML mapping."""
+    for key, value in node.value:
+        name = f"{prefix}{key.value}"
+        if value.id == "mapping":
+            yield from _leaves(value, f"{name}.")
+        else:
+            yield name
 
 
 def load(config_class: type[Config], recipe: Path | None, flags: Mapping[str, Any]) -> Config:
@@ -365,7 +381,7 @@ def load(config_class: type[Config], recipe: Path | None, flags: Mapping[str, An
     """
     values: dict[str, Any] = {}
     if recipe is not None:
-        values = nested(read_recipe(recipe))
+        values = read_recipe(recipe)
         try:
             build(config_class, values)
         except UserError as error:

@@ -60,7 +60,13 @@ class Progress:
     def _print(self) -> None:
         self._last = time.monotonic()
         rate = (self.done - self._start) / max(self._last - self._began, 1e-9)
-        line = f"{self.label}: {self.done:,}/{self.total:,} {self.unit} ({rate:,.0f}/s)  {self._values}"
+        left = (
+            f", {_duration((self.total - self.done) / rate)} left"
+            if rate > 0 and self.done < self.total
+            else ""
+        )
+        per_s = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+        line = f"{self.label}: {self.done:,}/{self.total:,} {self.unit} ({per_s}/s{left})  {self._values}"
         print(line.rstrip(), file=sys.stderr, flush=True)
 
     def __enter__(self) -> Progress:
@@ -70,6 +76,13 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _duration(seconds: float) -> str:
+    """Return a time to wait: 45 s, 12 min, 3.4 h."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _short(value: object) -> str:

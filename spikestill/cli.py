@@ -131,12 +131,15 @@ def saved_config(verb: Verb, config: Any, run_dir: Path) -> Iterator[Callable[[]
         yield lambda: None
         return
     path, artefact = run_dir / f"{verb.name}.config.yaml", run_dir / verb.artefact
+    made = not run_dir.exists()
     before, stamp = path.read_text(encoding="utf-8") if path.is_file() else None, _stamp(artefact)
 
     def put_back() -> None:
         if _stamp(artefact) == stamp:
             if before is None:
                 path.unlink(missing_ok=True)
+                if made and not any(run_dir.iterdir()):
+                    run_dir.rmdir()
             else:
                 write_text(path, before)
 
@@ -175,13 +178,14 @@ def parse(verb: Verb, words: Sequence[str]) -> Arguments:
     from configs.loading import options, unknown
 
     own = {option.name: option for option in options(verb.config_class())}
-    arguments, index = Arguments(), 0
+    arguments, index, bare = Arguments(), 0, ""
     while index < len(words):
         word, index = words[index], index + 1
         if word == "-h":
             word = "--help"
         if not word.startswith("--") or word == "--":
             _positional(verb, word, arguments)
+            bare = word
             continue
         name, equals, value = word[2:].partition("=")
         name = name.replace("-", "_")
@@ -193,6 +197,8 @@ def parse(verb: Verb, words: Sequence[str]) -> Arguments:
         if name not in own and name not in COMMON:
             # A whole group may be given as its YAML in the recipe only.
             raise unknown(name, [*own, *COMMON], "option")
+        if bare and name == verb.positional:
+            raise UserError(f"{word} is given, and {bare!r} without its name too", "leave one of them away")
         if not equals:
             following = words[index] if index < len(words) else None
             takes_none = name in own and own[name].type is bool
@@ -233,6 +239,8 @@ def _positional_word(verb: Verb) -> str:
 
 def _run_dir(verb: Verb, arguments: Arguments) -> Path:
     if "run_dir" in arguments.common:
+        if not arguments.common["run_dir"]:
+            raise UserError("--run_dir is empty", "give a folder; . is the one that you are in")
         return Path(arguments.common["run_dir"]).expanduser()
     if verb.name == "run":
         return Path("runs") / Path(arguments.common.get("config", "pipeline")).stem
@@ -244,15 +252,18 @@ def _run_dir(verb: Verb, arguments: Arguments) -> Path:
 
 
 def _config(verb: Verb, arguments: Arguments, run_dir: Path) -> Any:
-    from configs.loading import find_recipe, load, nested, read_recipe
+    from configs.loading import find_recipe, load, nested, options, read_recipe
 
     recipe = find_recipe(arguments.common["config"]) if "config" in arguments.common else None
     given = nested({**(read_recipe(recipe) if recipe else {}), **arguments.own})
     # What an earlier command left in this run folder is the input of the next one.
+    defaults = {option.name: option.default for option in options(verb.config_class())}
     found = {
         option: str(run_dir / name)
         for option, name in verb.inputs.items()
-        if option not in given and (run_dir / name).is_file()
+        if option not in given
+        # A file that it cannot do without is looked for where the user says, and missed there.
+        and ((run_dir / name).is_file() or ("run_dir" in arguments.common and defaults[option] is not None))
     }
     return load(verb.config_class(), recipe, {**found, **arguments.own})
 

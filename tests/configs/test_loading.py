@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs import loading
+from configs.environment import check_game
 from configs.errors import UserError
 
 
@@ -132,7 +133,17 @@ def test_a_fault_in_a_recipe_names_the_recipe(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"a: [", "not YAML"), (b"- 1\n", "holds a list"), (b"\xff\xfe\x00", "not YAML")],
+    [
+        (b"a: [", "not YAML"),
+        (b"- 1\n", "holds no mapping"),
+        (b"\xff\xfe\x00", "not YAML"),
+        (b"rate: 1\nrate: 2\n", "rate is given twice"),
+        (b"inner.depth: 1\ninner: {depth: 2}\n", r"inner\.depth is given twice"),
+        (b"inner: &a {depth: *a}\n", "lie too deep in each other, or in themselves"),
+        (b"inner: " + b"{depth: " * 3000 + b"1" + b"}" * 3000, "lie too deep in each other"),
+        (b"inner:\n", "inner is a group of options, not None"),
+        (b"inner: {kind: no}\n", r"--inner\.kind is"),
+    ],
 )
 def test_an_unreadable_recipe_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     recipe = tmp_path / "r.yaml"
@@ -144,6 +155,8 @@ def test_an_unreadable_recipe_is_refused(tmp_path: Path, content: bytes, message
 def test_a_missing_required_option_is_named_and_a_flag_gives_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--path is missing and has no default\. Give --path VALUE\."):
         loading.load(Required, None, {})
+    with pytest.raises(UserError, match=r"--path is \['a'\], path wanted"):
+        loading.load(Required, None, {"path": ["a"]})
     recipe = tmp_path / "empty.yaml"
     recipe.write_text("")
     assert loading.load(Required, recipe, {"path": "x"}) == Required(path=Path("x"))
@@ -153,6 +166,11 @@ def test_an_unknown_recipe_names_the_nearest_shipped_one() -> None:
     with pytest.raises(UserError, match=r"dmo: no such recipe; shipped: .*Did you mean 'demo'"):
         loading.find_recipe("dmo")
     assert loading.find_recipe("demo").name == "demo.yaml"
+
+
+def test_the_nearest_word_is_found_in_any_case() -> None:
+    with pytest.raises(UserError, match=r"unknown game 'PONG'.*[Dd]id you mean 'pong'"):
+        check_game("PONG")
 
 
 def test_docstrings_under_fields_become_help() -> None:

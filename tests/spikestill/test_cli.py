@@ -121,6 +121,12 @@ def test_every_shipped_recipe_is_valid(recipe: Path, capsys: pytest.CaptureFixtu
         (["play", "--agnet", "cores"], "unknown option --agnet. Did you mean --agent."),
         (["play", "pogn"], "unknown game 'pogn'"),
         (["play", "pong", "qbert"], "play takes one GAME, 'qbert' is one too many"),
+        (
+            ["play", "pong", "--environment.game", "qbert"],
+            "--environment.game is given, and 'pong' without its name",
+        ),
+        (["play", "--environment.game", "qbert", "pong"], "play takes one GAME, 'pong' is one too many"),
+        (["play", "--run_dir", ""], "--run_dir is empty"),
         (["play", "--agent"], "--agent needs a value"),
         (["play", "--json=1"], "--json is a switch"),
         (["play", "--resume", "--run_dir", "x"], "play has nothing to resume"),
@@ -151,6 +157,18 @@ def test_the_game_may_be_a_bare_word_and_hyphens_are_underscores(capsys: pytest.
 def test_a_run_folder_feeds_the_next_command(student: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["map", "--run_dir", str(student.parent), "--print_config"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["student"] == str(student)
+
+
+def test_what_a_run_folder_lacks_is_missed_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And not taken from the folder that the user is in."""
+    for verb, file in (
+        ("distill", "buffer.h5"),
+        ("verify", "student.safetensors"),
+        ("estimate", "student.safetensors"),
+    ):
+        assert cli.main([verb, "--run_dir", str(tmp_path / "none")]) == 1
+        assert str(tmp_path / "none" / file) in capsys.readouterr().err
+        assert not (tmp_path / "none").exists()
 
 
 def test_json_is_the_last_and_only_line_on_standard_output(

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import h5py
 
 FULL_DECAY = 4096
-WEIGHT_BITS, BIAS_BITS, STATE_BITS = 8, 13, 23
-"""Signed widths on Loihi: a synaptic weight, a bias mantissa, current and voltage."""
+WEIGHT_BITS, BIAS_BITS, STATE_BITS, GROUPS_BITS = 8, 13, 23, 8
+"""Signed widths: on Loihi, a synaptic weight, a bias mantissa, current and voltage; in Lava, a convolution's groups."""
 
 
 def write(net: IntegerNet, path: Path) -> list[dict[str, Any]]:
@@ -44,7 +44,8 @@ def write(net: IntegerNet, path: Path) -> list[dict[str, Any]]:
     content = io.BytesIO()
     with h5py.File(content, "w") as file:
         shapes = net.shapes()
-        _input(file.create_group("layer/0"), shapes[0])
+        # A shape alone: with neurons of its own, Network would build a Process that nothing feeds.
+        _describe(file.create_group("layer/0"), "input", shapes[0])
         for index, (layer, shape) in enumerate(zip(net.layers[1:], shapes[1:], strict=True), start=1):
             _convolution(file.create_group(f"layer/{index}"), layer, shape)
         host = file.create_group("transduction")
@@ -63,9 +64,17 @@ def check_ranges(net: IntegerNet) -> list[dict[str, Any]]:
     """Return one row a field: ``field``, ``low``, ``high``, ``allowed`` [low, high], ``fits``.
 
     Raises:
-        UserError: a bias or a sum does not fit; layer and feature are named.
+        UserError: a bias, a sum or the number of groups does not fit; layer and feature are named.
     """
-    found: dict[str, list[int]] = {"weight": [-1, 1], "bias": [0, 0], "state": [0, 0]}
+    most_groups = (1 << (GROUPS_BITS - 1)) - 1
+    for index, layer in enumerate(net.layers[1:], start=1):
+        if layer.groups > most_groups:
+            raise UserError(
+                f"layer {index}: {layer.groups} groups, Lava's Conv holds 1..{most_groups} (int8)",
+                "distil a student of fewer groups, or export it to nir",
+            )
+    groups = [layer.groups for layer in net.layers[1:]]
+    found = {"weight": [-1, 1], "bias": [0, 0], "state": [0, 0], "groups": [min(groups), max(groups)]}
     for index, layer in enumerate(net.layers):
         if index == 0:
             continue
@@ -84,19 +93,18 @@ def check_ranges(net: IntegerNet) -> list[dict[str, Any]]:
                 )
             found[field] = [min(found[field][0], int(low.min())), max(found[field][1], int(high.max()))]
     rows: list[dict[str, Any]] = []
-    for field, width in (("weight", WEIGHT_BITS), ("bias", BIAS_BITS), ("state", STATE_BITS)):
+    for field, width in (
+        ("weight", WEIGHT_BITS), ("bias", BIAS_BITS), ("state", STATE_BITS), ("groups", GROUPS_BITS),
+    ):  # fmt: skip
         allowed = [-(1 << (width - 1)), (1 << (width - 1)) - 1]
         least, most = found[field]
         rows.append({"field": field, "low": least, "high": most, "allowed": allowed, "fits": True})
     return rows
 
 
-def _input(group: h5py.Group, shape: tuple[int, int, int]) -> None:
-    _describe(group, "input", shape)
-
-
 def _convolution(group: h5py.Group, layer: IntegerLayer, shape: tuple[int, int, int]) -> None:
     _describe(group, "conv", shape)
+    _neurons(group.create_group("neuron"))
     group["inChannels"], group["outChannels"] = layer.in_channels, layer.features
     pairs = {"kernelSize": layer.kernel, "stride": layer.stride, "padding": layer.pad, "dilation": 1}
     for name, value in pairs.items():
@@ -109,7 +117,9 @@ def _convolution(group: h5py.Group, layer: IntegerLayer, shape: tuple[int, int, 
 def _describe(group: h5py.Group, kind: str, shape: tuple[int, int, int]) -> None:
     group.create_dataset("type", (1,), "S10", [kind.encode("ascii")])
     group["shape"] = np.array(shape, np.int64)
-    neuron = group.create_group("neuron")
+
+
+def _neurons(neuron: h5py.Group) -> None:
     neuron.create_dataset("type", (1,), "S10", [b"CUBA"])
     neuron["iDecay"], neuron["vDecay"], neuron["vThMant"], neuron["refDelay"] = FULL_DECAY, FULL_DECAY, 0, 1
     neuron["gradedSpike"] = False

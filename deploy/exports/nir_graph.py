@@ -2,7 +2,8 @@
 
 NIR's Threshold and LIF fire iff v > threshold, our neurons iff s >= theta; s is an integer, so theta - 1/2 says the
 same. Two forms: Conv2d and Threshold, a net without memory; or Conv2d and LIF with tau = dt, r = 1 and v_leak = 0, for
-the simulators that read no Threshold: their Euler step v += dt / tau (v_leak - v + r I) gives v = I.
+the simulators that read no Threshold: their Euler step v += dt / tau (v_leak - v + r I) gives v = I. There the bias of
+the convolution is 1/2 - theta and v_threshold 0, for snnTorch takes one threshold for all neurons of a layer.
 
 The graph's input is the stack of pixels, 0..255; its output the last layer's spikes. How they vote is in the metadata.
 """
@@ -59,13 +60,14 @@ def graph(net: IntegerNet, form: Literal["threshold", "lif"], dt: float, full_ke
     nodes: dict[str, nir.NIRNode] = {"input": nir.Input(input_type={"input": np.array(net.input_shape)})}
     shape = net.input_shape
     for index, (layer, out) in enumerate(zip(net.layers, net.shapes(), strict=True)):
+        threshold_O = layer.theta_O.astype(np.float32) - np.float32(0.5)
+        bias_O = -threshold_O if form == "lif" else np.zeros_like(threshold_O)
         weight, pad = kernels(layer, full_kernels)
         nodes[f"conv_{index}"] = nir.Conv2d(
             input_shape=(shape[1], shape[2]), weight=weight, stride=layer.stride, padding=pad, dilation=1,
-            groups=1 if full_kernels else layer.groups, bias=np.zeros(layer.features, np.float32),
+            groups=1 if full_kernels else layer.groups, bias=bias_O,
         )  # fmt: skip
-        threshold = np.empty(out, np.float32)
-        threshold[:] = layer.theta_O[:, None, None] - 0.5
+        threshold = np.broadcast_to((threshold_O + bias_O)[:, None, None], out).copy()
         nodes[f"spike_{index}"] = _neurons(threshold, form, dt)
         shape = out
     nodes["output"] = nir.Output(output_type={"output": np.array(shape)})

@@ -122,6 +122,8 @@ def netx_spikes(path: Path, input_BCHW: np.ndarray) -> list[np.ndarray]:
         layers = file["layer"]
         assert layers["0/type"][0] == b"input"
         assert tuple(layers["0/shape"]) == input_BCHW.shape[1:]
+        # lava-dl would make a Process of it, and ask Lava to compile one that nothing feeds.
+        assert "neuron" not in layers["0"]
         for index in range(1, len(layers)):
             layer = layers[str(index)]
             neuron = layer["neuron"]
@@ -129,6 +131,7 @@ def netx_spikes(path: Path, input_BCHW: np.ndarray) -> list[np.ndarray]:
             assert neuron["type"][0] == b"CUBA"
             assert not neuron["gradedSpike"][()]
             assert layer["weight"].shape[0] == layer["outChannels"][()]
+            np.int8(int(layer["groups"][()]))  # as Lava's Conv keeps it
             assert layer["weight"].shape[1] * layer["groups"][()] == layer["inChannels"][()] == x.shape[1]
             assert tuple(layer["weight"].shape[2:]) == tuple(layer["kernelSize"])
             bias = torch.from_numpy(layer["bias"][()]).double()

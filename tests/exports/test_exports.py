@@ -9,6 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import torch
 
 from configs.errors import UserError
 from configs.exporting import ExportConfig
@@ -22,7 +23,7 @@ from runtime.zoo import zoo_path
 from student.architectures import LayerSpec, architecture, centred
 from student.integer_net import IntegerLayer, IntegerNet, count_votes, load, naive_forward, save
 from tests.exports.readers import netx_spikes, nir_spikes, ranc_outputs
-from tests.nets import SMALL_SHAPE, random_net, random_stack, small_net
+from tests.nets import SMALL_SHAPE, random_net, random_stack, small_net, table1_net
 
 
 def stacks_of(count: int, shape: tuple[int, int, int] = SMALL_SHAPE) -> np.ndarray:
@@ -129,6 +130,24 @@ def test_nir_gives_the_same_spikes(tmp_path: Path, form: str, full_kernels: bool
             assert np.array_equal(found[layer][frame], wanted)
 
 
+def test_snntorch_reads_the_lif_form_and_gives_the_same_spikes(tmp_path: Path) -> None:
+    import nir
+    from snntorch.import_nir import import_from_nir
+
+    net, stacks = small_net(4), stacks_of(6)
+    nir_graph.write(net, tmp_path / "net.nir", "lif", 1e-4, True)
+    module, state = import_from_nir(nir.read(tmp_path / "net.nir")), None
+    for stack in stacks:
+        with torch.no_grad():
+            spikes, state = module(torch.from_numpy(stack[None]).float(), state)
+        assert np.array_equal(spikes[0].numpy(), naive_forward(net, stack)[-1])
+
+
+def test_netx_refuses_more_groups_than_lava_holds(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"layer \d+: 128 groups, Lava's Conv holds 1\.\.127"):
+        netx.write(table1_net("4chip"), tmp_path / "net.net")
+
+
 def test_the_nir_reader_would_see_neurons_that_remember(tmp_path: Path) -> None:
     net, stacks = small_net(4), stacks_of(3)
     nir_graph.write(net, tmp_path / "net.nir", "lif", 1e-3, True)
@@ -140,7 +159,7 @@ def test_the_nir_reader_would_see_neurons_that_remember(tmp_path: Path) -> None:
 def test_netx_gives_the_same_spikes(tmp_path: Path) -> None:
     net, stacks = small_net(5), stacks_of(3)
     rows = netx.write(net, tmp_path / "net.net")
-    assert {row["field"] for row in rows} == {"weight", "bias", "state"}
+    assert {row["field"] for row in rows} == {"weight", "bias", "state", "groups"}
     wanted = [naive_forward(net, stack) for stack in stacks]
     found = netx_spikes(tmp_path / "net.net", np.stack([layers[0] for layers in wanted]))
     for frame, layers in enumerate(wanted):

@@ -7,7 +7,10 @@ import dataclasses
 import json
 import multiprocessing
 import os
+import pickle
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -123,8 +126,7 @@ class LavaSession:
         self._remains = _Remains(process, ours, log, os.getpid(), [])
         self._clear = weakref.finalize(self, self._remains.clear)
         with self._failing_closed():
-            with contextlib.suppress(OSError):
-                self._remains.connection.send(argument)
+            self._send(pickle.dumps(argument), START_TIMEOUT_S)
             self._remains.shared_memory += json.loads(self._receive(READY, START_TIMEOUT_S))
 
     def exchange(self, request: bytes, timeout_s: float) -> bytes:
@@ -137,9 +139,7 @@ class LavaSession:
             if not self._clear.alive:
                 raise LavaError(self._failure or "the Lava session is closed")
             with self._failing_closed():
-                # Where the host is gone already, what it said last is still to be read.
-                with contextlib.suppress(OSError):
-                    self._remains.connection.send_bytes(request)
+                self._send(request, timeout_s)
                 return self._receive(ANSWER, timeout_s)
 
     @contextlib.contextmanager
@@ -152,6 +152,18 @@ class LavaSession:
             self._remains.grace_s = FAILED_GRACE_S
             self._clear()
             raise
+
+    def _send(self, message: bytes, timeout_s: float) -> None:
+        """Send ``message``, of which the host must take some at least every ``timeout_s`` seconds."""
+        with socket.socket(fileno=os.dup(self._remains.connection.fileno())) as pipe:
+            limit = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6) + 1)
+            pipe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        try:
+            self._remains.connection.send_bytes(message)
+        except BlockingIOError as error:
+            raise LavaError(f"Lava took no request within {timeout_s:g} s; it was ended") from error
+        except OSError:
+            pass  # the host is gone, and what it said last is still to be read
 
     def _receive(self, wanted: bytes, timeout_s: float) -> bytes:
         connection = self._remains.connection

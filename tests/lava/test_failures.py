@@ -100,6 +100,13 @@ def test_a_stopped_host_is_ended_after_the_time_limit(session_pids):
             session.exchange(HARMLESS, 0.3)
 
 
+def test_a_stopped_host_that_takes_no_request_is_ended_after_the_time_limit(session_pids):
+    with faulty("raise") as session:
+        os.kill(session.host_pid, signal.SIGSTOP)
+        with pytest.raises(LavaError, match=r"took no request within 0\.3 s"):
+            session.exchange(bytes(1 << 24), 0.3)
+
+
 def test_closing_twice_does_nothing_and_asking_then_fails(session_pids):
     session = faulty("raise")
     session.close()

@@ -2,13 +2,14 @@
 
     python -m benchmarks.distill buffer.h5
 
-The plain net is what a careful user would write first: fp32, NCHW, ``conv2d``, ``batch_norm``, an autograd
-function for the step, all cores.
+The plain net is what a careful user would write first: the same centred 1-chip net in fp32, NCHW, ``conv2d``,
+``batch_norm``, an autograd function for the step, all cores. It computes 21.5 M multiply-adds a frame, ours the 16.6 M
+that a vote depends on, in the format that ``--precision auto`` picks.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from torch import Tensor, nn
 from benchmarks.measurement import finish, median_rate
 from configs.distill import DistillConfig
 from dataset.reader import BufferReader
-from student.architectures import architecture
+from student.architectures import architecture, centred
 from student.distill import Distillation
+from student.integer_net import STACK_SHAPE
 from student.losses import kl
 from teacher.machine import cores
 
@@ -45,11 +47,11 @@ class PlainStep(torch.autograd.Function):
 
 
 class PlainStudent(nn.Module):
-    """The 1-chip student from PyTorch's own layers."""
+    """The centred 1-chip student from PyTorch's own layers."""
 
     def __init__(self, actions: int) -> None:
         super().__init__()
-        self.actions, self.specs = actions, architecture("1chip")
+        self.actions, self.specs = actions, centred(architecture("1chip"), STACK_SHAPE[1])
         channels, shadows, norms = 4, [], []
         for spec in self.specs:
             shape = (spec.features, channels // spec.groups, spec.kernel, spec.kernel)
@@ -60,11 +62,12 @@ class PlainStudent(nn.Module):
 
     def forward(self, stacks: Tensor) -> Tensor:
         """Return mean votes (B, A)."""
-        x = stacks.float()
+        left_out = -self.specs[0].pad
+        x = stacks[..., left_out:-left_out, left_out:-left_out].float()
         for spec, shadow, norm in zip(self.specs, self.shadows, self.norms, strict=True):
             ternary = torch.where(shadow > 0.5, 1.0, torch.where(shadow < -0.5, -1.0, 0.0))
             weight = shadow + (ternary - shadow).detach()
-            x = F.conv2d(x, weight, stride=spec.stride, padding=spec.pad, groups=spec.groups)
+            x = F.conv2d(x, weight, stride=spec.stride, padding=max(0, spec.pad), groups=spec.groups)
             x = PlainStep.apply(norm(x))
         rates = x.mean(dim=(2, 3))
         used = self.actions * (rates.shape[1] // self.actions)
@@ -73,9 +76,13 @@ class PlainStudent(nn.Module):
 
 def main() -> None:
     """Measure both and write ``benchmarks/results/distill.json``."""
-    if len(sys.argv) < 2:
-        sys.exit("usage: python -m benchmarks.distill buffer.h5  (record one with `spikestill record pong`)")
-    with BufferReader(Path(sys.argv[1])) as reader:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("buffer", type=Path, help="what `spikestill record pong` wrote")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each of three runs of each")
+    options = parser.parse_args()
+    with BufferReader(options.buffer) as reader:
         torch.set_num_threads(cores())
         rng = np.random.default_rng(0)
         batch = reader.sample(rng, BATCH)
@@ -91,19 +98,21 @@ def main() -> None:
             return BATCH
 
         torch.set_num_threads(1)
-        training = Distillation(DistillConfig(batch_size=BATCH), reader)
+        training = Distillation(DistillConfig(batch_size=BATCH, buffer=options.buffer), reader)
 
         def our_step() -> int:
             training.train_step()
             return BATCH
 
         our_step()
+        torch.set_num_threads(cores())
+        plain_step()
         ours, theirs = [], []
         for _ in range(3):
             torch.set_num_threads(1)
-            ours.append(median_rate(our_step, 8.0, 1))
+            ours.append(median_rate(our_step, options.seconds, 1))
             torch.set_num_threads(cores())
-            theirs.append(median_rate(plain_step, 8.0, 1))
+            theirs.append(median_rate(plain_step, options.seconds, 1))
         training.close()
     mine, plain_rate = sorted(ours)[1], sorted(theirs)[1]
     finish(
@@ -112,6 +121,7 @@ def main() -> None:
             "distill_samples_per_s": mine,
             "plain_pytorch_samples_per_s": plain_rate,
             "ratio": mine / plain_rate,
+            "distill_precision": training.format.name,
             "runs": {"distill": ours, "plain": theirs},
         },
     )

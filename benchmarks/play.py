@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.measurement import finish
 from configs.environment import EnvironmentConfig
 from configs.play import PlayConfig
+from runtime.agents import AGENTS
 from runtime.play import run
 
 KEYS = (
@@ -49,7 +50,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--minutes", type=float, default=10.0, help="minutes for each agent")
-    parser.add_argument("--agents", nargs="+", default=["cores", "lava", "teacher", "fp16"])
+    parser.add_argument("--agents", nargs="+", choices=AGENTS, default=["cores", "lava", "teacher", "fp16"])
     parser.add_argument("--game", default="pong")
     parser.add_argument("--frame_skip", type=int, default=4)
     parser.add_argument("--teacher", type=Path)

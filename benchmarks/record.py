@@ -86,6 +86,7 @@ def main() -> None:
         path = Path(folder) / "buffer.h5"
 
         def recording() -> int:
+            path.unlink(missing_ok=True)
             return int(run(config, Path(folder)).summary["frames"])
 
         for _ in range(options.repeats):

@@ -1,0 +1,57 @@
+"""Every benchmark explains itself, and those that read files do a short run on real ones."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import measurement
+from configs.provenance import Provenance
+from configs.record import RecordConfig
+from dataset import recorder
+from teacher.checkpoint import save_teacher
+from teacher.q_network import initial_weights
+
+NAMES = sorted(
+    path.stem
+    for path in Path(measurement.__file__).parent.glob("*.py")
+    if path.stem not in ("__init__", "measurement")
+)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *words])
+    threads = torch.get_num_threads()
+    try:
+        importlib.import_module(f"benchmarks.{name}").main()
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_benchmark_explains_itself(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(monkeypatch, name, "--help")
+    assert ended.value.code == 0
+    assert f"benchmarks.{name}" in capsys.readouterr().out
+
+
+def test_those_of_recording_and_distilling_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurement, "RESULTS", tmp_path / "results")
+    teacher = tmp_path / "teacher.safetensors"
+    weights = initial_weights(6, torch.Generator().manual_seed(0))
+    save_teacher(teacher, weights, "pong", 6, Provenance.of({}, seed=0))
+    recorder.run(RecordConfig(teacher=teacher, frames=256, num_envs=4), tmp_path)
+    run(monkeypatch, "distill", str(tmp_path / "buffer.h5"), "--seconds", "0.01")
+    run(monkeypatch, "record", "--teacher", str(teacher), "--frames", "256", "--repeats", "2")
+    for name, figure in (("distill", "ratio"), ("record", "record_share_of_bare_env")):
+        written = json.loads((tmp_path / "results" / f"{name}.json").read_text())
+        assert written["figures"][figure] > 0
+        assert written["command"].startswith(f"python -m benchmarks.{name} ")

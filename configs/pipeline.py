@@ -85,7 +85,7 @@ class InspectConfig:
     """The kind of an artefact is read from the file itself."""
 
     path: Path
-    """Teacher or student (safetensors), buffer or core map (HDF5)."""
+    """Teacher, student or checkpoint (safetensors), buffer or core map (HDF5)."""
     html: Path | None = None
     """Page with pictures to write; None: only the table."""
     buffer: Path | None = None
@@ -95,6 +95,8 @@ class InspectConfig:
 
     def __post_init__(self) -> None:
         check_range(self, "frames", 1, 1e5)
+        if self.html is not None and self.html.suffix.lower() not in (".html", ".htm"):
+            raise UserError(f"--html is {str(self.html)!r}, only .html is written", "give a name.html")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

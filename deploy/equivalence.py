@@ -24,7 +24,7 @@ def first_deviation(core_map: CoreMap, net: IntegerNet) -> str | None:
     """Return what first departs from the net: core, neuron, axon, value and the value wanted; None: nothing does."""
     broken = next(violations(core_map), None)
     if broken is not None:
-        return f"the map breaks the rule {broken.rule!r}: {broken.what}"
+        return f"the map {broken}"
     return next(_deviations(core_map, net), None)
 
 

@@ -32,19 +32,20 @@ class Violation:
     what: str
     count: int
 
+    def __str__(self) -> str:
+        """What a sentence about the map says of it: the map ..."""
+        times = f" ({self.count} such)" if self.count > 1 else ""
+        return f"breaks the rule {self.rule!r}: {self.what}{times}"
 
-def validate(core_map: CoreMap) -> None:
-    """Raise unless the map obeys every rule of its target.
+
+def validate(core_map: CoreMap, name: str = "core map") -> None:
+    """Raise unless the map, called ``name`` in the message, obeys every rule of its target.
 
     Raises:
         UserError: it does not; the first broken rule is named, with core, neuron or axon, value and limit.
     """
     for violation in violations(core_map):
-        times = f" ({violation.count} such)" if violation.count > 1 else ""
-        raise UserError(
-            f"core map breaks the rule {violation.rule!r}: {violation.what}{times}",
-            "map the student again with `spikestill map`",
-        )
+        raise UserError(f"{name} {violation}", "map the student again with `spikestill map`")
 
 
 def load_valid(path: Path) -> CoreMap:
@@ -54,10 +55,7 @@ def load_valid(path: Path) -> CoreMap:
         UserError: the file cannot be read, or its map breaks a rule.
     """
     core_map = load(path)
-    try:
-        validate(core_map)
-    except UserError as error:
-        raise UserError(f"{path}: {error.what}", error.remedy) from error
+    validate(core_map, f"{path}: core map")
     return core_map
 
 

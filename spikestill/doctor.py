@@ -76,8 +76,6 @@ def _packages() -> Iterator[tuple[str, Any, str, str]]:
         yield name, found or "no", OK if found else MISSING, "" if found else f"pip install {name}"
     lava = installed("lava-nc")
     yield "Lava (--agent lava)", lava or "no", OK if lava else MISSING, "" if lava else INSTALL_LAVA
-    ray = installed("ray")
-    yield "Ray", ray or "no", OK if ray else "optional, no command needs it", "" if ray else "pip install ray"
 
 
 def _accelerators() -> Iterator[tuple[str, Any, str, str]]:

@@ -66,6 +66,8 @@ def read(path: Path) -> Contents:
         "spikestill.student": _student,
         "spikestill.core_map": _core_map,
         "spikestill.buffer": _buffer,
+        "spikestill.teach-checkpoint": _checkpoint,
+        "spikestill.distill-checkpoint": _checkpoint,
     }
     if schema not in readers:
         raise UserError(
@@ -164,21 +166,37 @@ def _student(path: Path) -> Contents:
     return Contents("student", {**figures, "layers": rows}, provenance, pictures)
 
 
+def _checkpoint(path: Path) -> Contents:
+    """What ``--resume`` and ``--initial`` go on from: its step, and the options that it was begun with."""
+    from teacher.checkpoint import read_tensors
+
+    tensors, metadata = read_tensors(path, schema_of(path), "give another checkpoint")
+    counters, options = json.loads(metadata["counters"]), json.loads(metadata["config"])
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    found = {
+        "step": counters["step"],
+        "steps_in_all": options["steps"],
+        "tensor_bytes": size,
+        "options": options,
+    }
+    return Contents("checkpoint", found, Provenance.from_json(metadata["provenance"]), lambda: [])
+
+
 def _core_map(path: Path) -> Contents:
     from deploy.core_map import load
     from deploy.inspection import summarise
-    from deploy.validate import load_valid, violations
+    from deploy.validate import validate, violations
     from spikestill.core_page import core_page, core_rates
 
     core_map = load(path)
 
     def cores(config: InspectConfig) -> dict[str, Any]:
-        load_valid(path)
+        validate(core_map, f"{path}: core map")
         rates = None if config.buffer is None else core_rates(core_map, config.buffer, config.frames)
         return core_page(core_map, rates)
 
     broken = next(violations(core_map), None)
-    rules = "obeyed" if broken is None else f"{broken.rule!r} is broken: {broken.what}"
+    rules = "obeyed" if broken is None else str(broken)
     figures = {"game": core_map.game, **summarise(core_map), "rules": rules}
     return Contents("core map", figures, core_map.provenance, lambda: [], cores)
 

@@ -68,6 +68,7 @@ def published(folder: Path) -> Iterator[Path]:
     """Yield an empty folder; on success move the files made there to ``folder``, the last one made (the card) last."""
     with tempfile.TemporaryDirectory() as scratch:
         yield Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
         for made in sorted(Path(scratch).iterdir(), key=lambda path: path.stat().st_mtime_ns):
             with atomic_path(folder / made.name) as place:
                 shutil.copyfile(made, place)
@@ -229,18 +230,24 @@ def publish_student(game: str, source: Path, folder: Path, episodes: int, earlie
 
 def main() -> None:
     """Publish what the command line names."""
-    parser = argparse.ArgumentParser(prog="python -m spikestill.publish", description=__doc__)
-    parser.add_argument("game", type=check_game)
+    parser = argparse.ArgumentParser(
+        prog="python -m spikestill.publish", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("game")
     parser.add_argument("--teacher", type=Path, help="teacher.safetensors with teach.jsonl beside it")
     parser.add_argument(
         "--ancestors", type=Path, nargs="*", default=[], help="folders of the networks that it went on from"
     )
     parser.add_argument("--student", type=Path, help="student.safetensors with distill.jsonl beside it")
-    parser.add_argument("--episodes", type=int, default=100)
+    parser.add_argument("--episodes", type=int, default=100, help="full games that the score is of")
     options = parser.parse_args()
+    if not (options.teacher or options.student):
+        parser.error("nothing to publish: give --teacher, --student or both")
     folder = ROOT / options.game
-    folder.mkdir(parents=True, exist_ok=True)
     try:
+        check_game(options.game)
+        EvaluateConfig(episodes=options.episodes)
         if options.teacher:
             publish_teacher(options.game, options.teacher, folder, options.episodes, options.ancestors)
         if options.student:

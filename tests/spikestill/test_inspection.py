@@ -55,6 +55,11 @@ def test_an_hdf5_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         read(tmp_path / "x.h5")
 
 
+def test_a_page_replaces_no_artefact(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--html is '.*core_map\.h5', only \.html is written"):
+        InspectConfig(path=tmp_path / "core_map.h5", html=tmp_path / "core_map.h5")
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nothing\.h5: no such file"):
         read(tmp_path / "nothing.h5")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 
 import pytest
 import torch
@@ -118,3 +119,21 @@ def test_a_publishing_that_is_stopped_while_it_scores_leaves_the_zoo_as_it_was(t
         signal.signal(signal.SIGALRM, previous)
     assert [path.name for path in folder.iterdir()] == ["teacher.safetensors"]
     assert (folder / "teacher.safetensors").read_bytes() == b"the one before"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["breakout"], "nothing to publish: give --teacher, --student or both"),
+        (["pnog", "--teacher", "t"], "unknown game 'pnog'"),
+        (["breakout", "--teacher", "t", "--episodes", "0"], "episodes is 0"),
+        (["breakout", "--teacher", "t"], "t: no such file"),
+    ],
+)
+def test_what_cannot_be_published_leaves_the_zoo_as_it_is(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(publish, "ROOT", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["publish", *words])
+    with pytest.raises(SystemExit) as ended:
+        publish.main()
+    assert message in f"{ended.value.code} {capsys.readouterr().err}"
+    assert not list(tmp_path.iterdir())

@@ -282,6 +282,8 @@ def sb3_actions(content: bytes) -> int | None:
     """Return how many actions a Stable-Baselines3 file says that its agent has, None where it does not say."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if archive.getinfo("data").file_size > MAX_BYTES:
+                return None
             return int(json.loads(archive.read("data"))["action_space"]["n"])
     except (zipfile.BadZipFile, zlib.error, *MALFORMED):
         return None

@@ -1,8 +1,7 @@
-"""What is in a core map, as data: a row per layer, a row per chip, and both as text."""
+"""What is in a core map, as data: a row per layer, a row per chip."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,50 +66,3 @@ def summarise(core_map: CoreMap) -> dict[str, Any]:
         "layers": layers,
         "per_chip": chips,
     }
-
-
-def format_tables(summary: Mapping[str, Any]) -> str:
-    """Return the figures of :func:`summarise` as two aligned tables and a line of totals."""
-    layers = [
-        (
-            str(row["layer"]), "x".join(str(size) for size in row["shape"]), str(row["tick"]),
-            f"{row['cores']:,}", f"{row['splitters']:,}", f"{row['neurons']:,}", f"{row['copies']:,}",
-            f"{row['axons']:,}", f"{row['axon_use']:.0%}", f"{row['neuron_use']:.0%}",
-        )
-        if row["cores"]
-        else (str(row["layer"]), "x".join(str(size) for size in row["shape"]), str(row["tick"]), "host",
-              "", f"{row['neurons']:,}", "", "", "", "")
-        for row in summary["layers"]
-    ]  # fmt: skip
-    heads = (
-        "layer",
-        "shape",
-        "tick",
-        "cores",
-        "splitters",
-        "neurons",
-        "copies",
-        "axons",
-        "axons %",
-        "neurons %",
-    )
-    chips = [
-        (str(row["chip"]), f"{row['cores']:,}", f"{row['core_use']:.0%}", f"{row['links_out']:,}")
-        for row in summary["per_chip"]
-    ]
-    total = (
-        f"{summary['cores']:,} of {summary['cores_available']:,} cores of {summary['hardware']}, "
-        f"{summary['chips']} chip(s), {summary['crossbars']:,} distinct crossbars, "
-        f"{summary['ticks']} ticks from input to votes"
-    )
-    return "\n".join(
-        [*_aligned(heads, layers), "", *_aligned(("chip", "cores", "in use", "links out"), chips), "", total]
-    )
-
-
-def _aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
-    return [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in (heads, *rows)
-    ]

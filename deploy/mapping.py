@@ -7,7 +7,6 @@ by rules that share no code with them.
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from configs.stage import StageResult
 from deploy.core_map import NONE, CoreMap, save
 from deploy.equivalence import sources
 from deploy.frames import Frames
-from deploy.inspection import format_tables, summarise
+from deploy.inspection import summarise
 from deploy.passes.annealing import anneal, hops, ways
 from deploy.passes.emission import emit
 from deploy.passes.lowering import lower
@@ -103,7 +102,7 @@ def single_axons(core_map: CoreMap) -> tuple[int, int]:
 
 
 def run(config: MapConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
-    """Map the student of ``config`` and write ``core_map.h5`` into ``run_dir``; print its tables.
+    """Map the student of ``config`` and write ``core_map.h5`` into ``run_dir``; the summary has its tables.
 
     Mapping takes seconds, so ``resume`` does it anew.
 
@@ -125,6 +124,5 @@ def run(config: MapConfig, run_dir: Path, *, resume: bool = False) -> StageResul
     artefact = Path(run_dir) / CORE_MAP
     save(core_map, artefact)
     summary = summarise(core_map)
-    print(format_tables(summary), file=sys.stderr)
     summary |= {"passes": gains, "game": net.game, "seconds": round(seconds, 3)}
     return StageResult(artefact, summary)

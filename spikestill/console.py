@@ -8,8 +8,8 @@ from typing import Any, Literal
 MAX_ROWS = 60
 WIDTH = 160
 """Columns where standard output is no terminal."""
-# Machine-readable series that mean nothing as numbers on a terminal; the report and --json have them.
-SKIPPED = ("histogram", "returns", "curve")
+# Series that mean nothing as numbers on a terminal, and assumptions, which were printed line by line; --json has them.
+SKIPPED = ("histogram", "returns", "curve", "assumptions")
 
 
 def print_summary(title: str, summary: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from configs.hardware import HardwareSpec, hardware
 from configs.mapping import MapConfig
 from configs.provenance import Provenance
 from deploy.core_map import NONE, load
-from deploy.inspection import format_tables, summarise
+from deploy.inspection import summarise
 from deploy.mapping import map_net, run, single_axons
 from deploy.passes.lowering import lower
 from deploy.passes.placement import curve
@@ -221,14 +221,11 @@ def test_summary_counts_what_the_map_holds() -> None:
     assert [row["neurons"] for row in summary["layers"][1:]] == [int(p.live_OHW.sum()) for p in live]
     driven = np.count_nonzero(core_map.dest_core_CN != NONE) + len(core_map.input_core_E)
     assert sum(row["axons"] for row in summary["layers"]) == driven
-    text = format_tables(summary)
-    assert f"{core_map.cores:,} of {SMALL.cores:,} cores" in text
+    assert summary["cores_available"] == SMALL.cores
     json.dumps(summary)
 
 
-def test_the_stage_writes_a_map_that_names_its_student(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_stage_writes_a_map_that_names_its_student(tmp_path: Path) -> None:
     net = random_net((LayerSpec(8, 8, 4, 2, 1), LayerSpec(12, 2, 2, 0, 2), LayerSpec(12, 10, 1, 0, 12)), 2)
     save(net, tmp_path / "student.safetensors", PROVENANCE)
     result = run(MapConfig(hardware="ns1e"), tmp_path)
@@ -239,7 +236,6 @@ def test_the_stage_writes_a_map_that_names_its_student(
     assert len(result.summary["layers"]) == 3
     assert set(core_map.provenance.parents) == {"student"}
     assert core_map.provenance.config["hardware"] == "ns1e"
-    assert "distinct crossbars" in capsys.readouterr().err
 
 
 def test_unknown_hardware_names_the_nearest() -> None:

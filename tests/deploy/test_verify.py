@@ -228,14 +228,14 @@ def test_recorded_frames_are_drawn_without_repetition(tmp_path: Path, net: Integ
     record(LinearPlayer(), small_config(200), buffer)
     with BufferReader(buffer) as reader:
         available_frames = len(reader)
-    student = write_student(tmp_path, net)
+    student = write_student(tmp_path, dataclasses.replace(net, game="breakout"))
     config = VerifyConfig(student=student, buffer=buffer, frames=50, naive_frames=3, **NO_LAVA)
     result = run(config, tmp_path)
     assert result.summary["source"] == "buffer"
     assert result.summary["frames"] == 50
     (tmp_path / "other").mkdir()
-    other = write_student(tmp_path / "other", dataclasses.replace(net, game="freeway"))
-    with pytest.raises(UserError, match=r"buffer\.h5: frames of pong, .*student\.safetensors plays freeway"):
+    other = write_student(tmp_path / "other", net)
+    with pytest.raises(UserError, match=r"buffer\.h5: frames of breakout, .*student\.safetensors plays pong"):
         run(dataclasses.replace(config, student=other), tmp_path)
     every = run(dataclasses.replace(config, frames=10_000_000), tmp_path)
     assert every.summary["frames"] == available_frames

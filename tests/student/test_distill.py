@@ -111,7 +111,7 @@ def test_goes_on_from_another_trainings_network(folder, tmp_path):
     result = distill.run(config(folder, initial=checkpoint, steps=3), tmp_path / "next")
     parents = load(result.artefact)[1].parents
     assert set(parents) == {"buffer", "teacher", "initial"}
-    with pytest.raises(UserError, match="this training would replace it"):
+    with pytest.raises(UserError, match="is there from before, and distill would replace it"):
         distill.run(config(folder, initial=checkpoint), tmp_path)
     checkpoint.unlink()
     result = distill.run(config(folder, initial=checkpoint), tmp_path / "next", resume=True)

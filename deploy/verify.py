@@ -17,10 +17,10 @@ from configs.document import write_document
 from configs.errors import UserError
 from configs.hardware import hardware
 from configs.progress import Progress
-from configs.provenance import Provenance, file_sha256
+from configs.provenance import Provenance
 from configs.stage import StageResult, stop_on_signal
 from configs.verify import VerifyConfig
-from deploy.core_map import CoreMap, load
+from deploy.core_map import CoreMap, check_mapped_from, load
 from deploy.equivalence import first_deviation
 from deploy.frames import Frames
 from deploy.ladder import (
@@ -128,10 +128,13 @@ def _core_map(config: VerifyConfig, net: IntegerNet) -> tuple[CoreMap | None, st
 
 def _stranger(config: VerifyConfig, core_map: CoreMap | None) -> str:
     """Return a hint where the core map was made from another student file."""
-    parent = core_map.provenance.parents.get("student") if core_map is not None else None
-    if config.core_map is None or parent is None or parent == file_sha256(config.student):
+    if config.core_map is None or core_map is None:
         return ""
-    return f" ({config.core_map} was mapped from another student file than {config.student})"
+    try:
+        check_mapped_from(config.core_map, core_map.provenance, config.student)
+    except UserError as error:
+        return f" ({error.what})"
+    return ""
 
 
 def _climb(net: IntegerNet, frames: Frames, rungs: list[Rung]) -> tuple[float, int]:

@@ -38,10 +38,7 @@ class ImportConfig:
     def check_library(self, library: str) -> None:
         """Raise UserError where an option is given that ``library`` has no use for."""
         for name in ("divide_by", "output"):
-            if (
-                library in ("sb3", "cleanrl")
-                and getattr(self, name) != type(self).__dataclass_fields__[name].default
-            ):
+            if library in ("sb3", "cleanrl") and getattr(self, name) != getattr(ImportConfig, name):
                 raise UserError(
                     f"{name} is {getattr(self, name)}, and is for ONNX and TorchScript networks, not for {library}",
                     f"leave --{name} away",

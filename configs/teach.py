@@ -66,6 +66,12 @@ class TeachConfig:
     averaging: float = 0.0
     """Decay per update of the running mean of the weights that is saved as the teacher, 0..0.99999; 0: the last
     weights themselves. The gaps between Q-values are small against the noise of single updates (Polyak 1992)."""
+    selection_period: int = 0
+    """Agent steps between two snapshots of the weights, each of which plays full games; the best becomes the teacher,
+    as Mnih 2015 reports its best evaluation; 0: the last weights. Where ``initial``, it is the first snapshot."""
+    selection_games: int = 50
+    """Games that each snapshot plays, with epsilon 0.05, none of them one of ``spikestill evaluate``, 1..100000; a
+    minute or two for 50 on two cores."""
     max_gradient_norm: float = 10.0
     """Gradients are scaled down to this L2 norm, >= 0; 0: never."""
     epsilon_final: float = 0.03
@@ -115,6 +121,8 @@ class TeachConfig:
             ("learning_rate_final", 1e-12, 1e3),
             ("optimizer_epsilon", 1e-30, 1e3),
             ("averaging", 0, 0.99999),
+            ("selection_period", 0, 1e9),
+            ("selection_games", 1, 100_000),
             ("max_gradient_norm", 0, 1e9),
             ("epsilon_final", 0, 1),
             ("loss_scale", 1, 2**40),

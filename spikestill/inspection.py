@@ -128,6 +128,10 @@ def _teacher(path: Path) -> Contents:
         "actions": actions,
         "weights": sum(tensor.numel() for tensor in weights.values()),
     }
+    if "selected" in file.net:
+        figures["selected"] = "step {step:,}, which scored {score:.4g} in {games} games".format(
+            **file.net["selected"]
+        )
     return Contents("teacher", {**figures, "tensors": rows}, provenance, pictures)
 
 

@@ -176,19 +176,22 @@ def decision_costs(student: Path, core_map: Path, buffer: Path) -> dict[str, Any
 
 def publish_teacher(game: str, source: Path, folder: Path, episodes: int, earlier: list[Path]) -> None:
     """Store the teacher in fp16, score it, write ``teacher.json``."""
-    from teacher.checkpoint import read_teacher, save_teacher
+    from teacher.checkpoint import nature_network, read_teacher_file, save_teacher
 
-    weights, found, actions, provenance = read_teacher(source)
+    file = read_teacher_file(source)
+    weights, found, actions, provenance = nature_network(source, file)
+    selected = file.net.get("selected")
     if found != game:
         raise UserError(f"{source}: plays {found}, not {game}", f"publish it with the game {found}")
     went_on_from = ancestors("teacher", provenance, earlier)
     training = teacher_curve(source.parent)
     with published(folder) as scratch:
         path = scratch / "teacher.safetensors"
-        save_teacher(path, weights, game, actions, provenance, half=True)
+        save_teacher(path, weights, game, actions, provenance, half=True, selected=selected)
         summary = score(game, "teacher", path, None, episodes)
         document = card("teacher", game, summary, path, provenance)
         document |= {"random": summary["random"]["mean"], "source_sha256": file_sha256(source)}
+        document |= {"selected": selected} if selected else {}
         document |= training | {"went_on_from": went_on_from}
         stages = [*went_on_from, document]
         document["training_frames_in_all"] = sum(stage["training_frames"] for stage in stages)

@@ -123,14 +123,34 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
 
 
 def save_teacher(
-    path: Path, weights: Weights, game: str, actions: int, provenance: Provenance, *, half: bool = False
+    path: Path,
+    weights: Weights,
+    game: str,
+    actions: int,
+    provenance: Provenance,
+    *,
+    half: bool = False,
+    selected: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a teacher: the Q-network's weights, in fp16 where ``half``, else fp32."""
+    """Write a teacher: the Q-network's weights, in fp16 where ``half``, else fp32.
+
+    Args:
+        path: the file.
+        weights: of the Nature network.
+        game: the game in snake case.
+        actions: A.
+        provenance: what made it.
+        half: store in fp16.
+        selected: of the best snapshot of a training, its ``step``, ``score`` and the ``games`` it was chosen by.
+    """
     dtype = torch.float16 if half else torch.float32
     tensors = {name: weight.to(dtype).contiguous() for name, weight in weights.items()}
     write_tensors(
         path, tensors, TEACHER_SCHEMA, provenance,
-        net=json.dumps({"game": game, "actions": actions, "architecture": NATURE}),
+        net=json.dumps(
+            {"game": game, "actions": actions, "architecture": NATURE}
+            | ({"selected": dict(selected)} if selected else {})
+        ),
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ Source: van Hasselt 2016, Mnih 2015 (protocol).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 
@@ -70,17 +71,19 @@ def evaluate(
         progress: show a progress bar.
     """
     num_envs = min(num_envs, episodes)
-    envs = make_vector_env(environment, num_envs)
-    actions = int(envs.single_action_space.n)
-    returns = np.zeros(episodes)
-    finished: list[int] = []
-    frames = steps = 0
-    episode = np.arange(num_envs)
-    following = num_envs
-    rngs = [np.random.default_rng([seed, 3, index]) for index in range(num_envs)]
-    observation, _ = envs.reset(seed=_seeds(seed, episode))
-    active = np.ones(num_envs, np.bool_)
-    with Progress(f"evaluating {environment.game}", episodes, "games") as bar:
+    with (
+        contextlib.closing(make_vector_env(environment, num_envs)) as envs,
+        Progress(f"evaluating {environment.game}", episodes, "games") as bar,
+    ):
+        actions = int(envs.single_action_space.n)
+        returns = np.zeros(episodes)
+        finished: list[int] = []
+        frames = steps = 0
+        episode = np.arange(num_envs)
+        following = num_envs
+        rngs = [np.random.default_rng([seed, 3, index]) for index in range(num_envs)]
+        observation, _ = envs.reset(seed=_seeds(seed, episode))
+        active = np.ones(num_envs, np.bool_)
         while active.any():
             action = np.zeros(num_envs, np.int64)
             action[active] = np.asarray(scores_fn(observation[active])).argmax(axis=1)
@@ -111,7 +114,6 @@ def evaluate(
                 observation, _ = envs.reset(
                     seed=_seeds(seed, episode[again]), options={"reset_mask": again.copy()}
                 )
-    envs.close()
     scores = [float(value) for value in returns]
     return Evaluation(float(np.mean(scores)), bootstrap_ci(scores, seed), scores, frames)
 

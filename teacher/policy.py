@@ -20,6 +20,8 @@ from teacher.machine import cores
 from teacher.program import LANGUAGES, Program, program_of, start
 from teacher.q_network import Weights
 
+QFunction = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]
+"""Maps stacks (B, 4, 84, 84) to Q-values (B, A)."""
 Precision = Literal["fp32", "fp16", "bf16"]
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -86,9 +88,7 @@ class ProgramPolicy:
 
 
 @contextlib.contextmanager
-def in_fixed_batches(
-    q_values: Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]], rows: int = 8
-) -> Iterator[Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]]:
+def in_fixed_batches(q_values: QFunction, rows: int = 8) -> Iterator[QFunction]:
     """Yield ``q_values`` asked ``rows`` stacks at a time, the last batch filled up with zeros, a batch on each core.
 
     Matrix products round by the shape of the whole batch and by the threads that share it: so a stack's Q-values are

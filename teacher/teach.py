@@ -13,7 +13,7 @@ import json
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,11 @@ from teacher.device_replay import DeviceReplay
 from teacher.host_learner import HostLearner
 from teacher.learner import DivergedError, Learner, UpdateReport, compute_device
 from teacher.machine import cores, keep_freed_memory, yield_to_others
+from teacher.policy import TeacherPolicy
 from teacher.precision.formats import number_format
 from teacher.q_network import Weights
 from teacher.replay import Replay
+from teacher.selection import Selection
 
 CHECKPOINT = RESUMED_FROM["teach"]
 METRICS = "teach.jsonl"
@@ -98,6 +100,10 @@ class Training:
         self.actor = self.pool.submit(Actor, config, max(1, cores() - 2) if on_gpu else 1).result()
         self.replay, self.learner = _learning(config, self.actor.actions)
         self.rng = np.random.default_rng([config.seed, 5])
+        self.selection = Selection(
+            config.environment, config.selection_period, config.selection_games,
+            began_with_a_teacher=config.initial is not None,
+        )  # fmt: skip
         self.step = 0
         self.segment_began = 0
         self.target_due = config.target_period
@@ -159,6 +165,21 @@ class Training:
         self.returns.extend(transition.returns)
         self.games += len(transition.returns)
 
+    def selection_due(self) -> bool:
+        """Return True where the weights of now are to be compared with the best ones before."""
+        return self.selection.due(self.step, self.config.steps)
+
+    def select(self, provenance: Provenance, stop: Callable[[], bool]) -> bool:
+        """Let the weights of now play for being the teacher; return False where ``stop`` came first."""
+        self.learner.check_finite()
+        weights, game = self.learner.deployable(), self.config.environment.game
+        policy = TeacherPolicy(weights, game, self.actor.actions, provenance, "fp32")
+        return self.selection.consider(weights, policy.q_values, self.step, stop)
+
+    def teacher(self) -> Weights:
+        """Return the weights that are the teacher: the best snapshot's, or those of now where none has played."""
+        return self.selection.best or self.learner.deployable()
+
     def mean_return(self) -> float | None:
         """Return the mean raw score of the last 100 games, None before the first."""
         return float(np.mean(self.returns)) if self.returns else None
@@ -171,10 +192,12 @@ class Training:
                 f"{part}.{name}": torch.from_numpy(np.ascontiguousarray(array))
                 for name, array in arrays.items()
             }
+        best, selection = self.selection.state()
+        tensors |= {f"selection.{name}": weight for name, weight in best.items()}
         counters = {
             "step": self.step, "segment_began": self.segment_began, "target_due": self.target_due,
             "games": self.games, "returns": list(self.returns),
-            "rng": self.rng.bit_generator.state, "precision": self.learner.format.name,
+            "rng": self.rng.bit_generator.state, "precision": self.learner.format.name, "selection": selection,
         }  # fmt: skip
         write_tensors(
             path, tensors, CHECKPOINT_SCHEMA, provenance,
@@ -193,13 +216,15 @@ class Training:
             UserError: the file cannot be read, or was written with other options.
         """
         tensors, metadata = read_tensors(path, CHECKPOINT_SCHEMA, "start again in another --run_dir")
-        check_same_config(json.loads(metadata["config"]), plain(self.config), path)
+        # What an option does not say that is newer than the checkpoint is its default.
+        saved = plain(TeachConfig()) | json.loads(metadata["config"])
+        check_same_config(saved, plain(self.config), path)
         counters = json.loads(metadata["counters"])
         check_same_format(counters.get("precision"), self.learner.format.name, self.config.precision, path)
-        parts: dict[str, dict[str, Any]] = {"learner": {}, "actor": {}, "replay": {}}
+        parts: dict[str, dict[str, Any]] = {"learner": {}, "selection": {}, "actor": {}, "replay": {}}
         for name, tensor in tensors.items():
             part, _, inner = name.partition(".")
-            parts[part][inner] = tensor if part == "learner" else tensor.numpy()
+            parts[part][inner] = tensor if part in ("learner", "selection") else tensor.numpy()
         self.learner.set_state(parts["learner"])
         try:
             self.learner.check_finite()
@@ -207,6 +232,8 @@ class Training:
             raise UserError(f"{path}: {error.what}", "start again in another --run_dir") from error
         self.replay.set_state(parts["replay"])
         self.actor.set_state(parts["actor"])
+        if self.config.selection_period and "selection" in counters:
+            self.selection.set_state(parts["selection"], counters["selection"])
         self.parents = dict(Provenance.from_json(metadata["provenance"]).parents)
         self.step, self.segment_began = counters["step"], counters["segment_began"]
         self.target_due, self.games = counters["target_due"], counters["games"]
@@ -248,9 +275,11 @@ def _initial_weights(config: TeachConfig, actions: int) -> Weights:
 
 # Options that may differ between a run and its resumption. ``steps`` lengthens or shortens a training: its
 # schedules then follow the new length from there on. A training that diverged goes on with other step sizes.
-# ``precision`` is compared as what it stands for, and the gradient shares of ``threads`` are the checkpoint's.
+# Snapshots may be compared from a resumption on, or more often. ``precision`` is compared as what it stands for,
+# and the gradient shares of ``threads`` are the checkpoint's.
 FREE_OPTIONS = (
-    "checkpoint_minutes", "steps", "learning_rate", "learning_rate_final", "max_gradient_norm", "precision", "threads",
+    "checkpoint_minutes", "steps", "learning_rate", "learning_rate_final", "max_gradient_norm", "selection_period",
+    "precision", "threads",
 )  # fmt: skip
 
 
@@ -316,7 +345,12 @@ def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageRes
             bar.say(
                 f"{training.learner.format.name} is emulated on this processor, and slower than fp32 (--precision fp32)"
             )
-        while training.step < config.steps and not stop:
+        while not stop and (training.selection_due() or training.step < config.steps):
+            if training.selection_due():
+                with _naming_checkpoint(training, checkpoint):
+                    if training.select(provenance, stop.__bool__):
+                        bar.say(_selected(training))
+                continue
             before = training.step
             with _naming_checkpoint(training, checkpoint):
                 reports = training.round()
@@ -340,12 +374,14 @@ def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageRes
         log(last)
     _save(training, checkpoint, run_dir / TEACHER, provenance)
     board.close()
-    finished = training.step >= config.steps
+    finished = training.step >= config.steps and not training.selection_due()
     summary = {
         "steps": training.step,
         "updates": training.learner.updates,
         "games": training.games,
         "mean_return_100": training.mean_return(),
+        "selected_step": training.selection.best_step,
+        "selected_score": training.selection.best_score,
         "seconds": time.monotonic() - began,
         "steps_per_s": (training.step - first_step) / max(time.monotonic() - began, 1e-9),
     }
@@ -368,7 +404,18 @@ def _save(training: Training, checkpoint: Path, artefact: Path, provenance: Prov
         training.learner.check_finite()
     training.save(checkpoint, provenance)
     game, actions = training.config.environment.game, training.actor.actions
-    save_teacher(artefact, training.learner.deployable(), game, actions, provenance)
+    selected = training.selection.selected()
+    save_teacher(artefact, training.teacher(), game, actions, provenance, selected=selected)
+
+
+def _selected(training: Training) -> str:
+    selection = training.selection
+    best = (
+        "the best so far"
+        if selection.best_step == training.step
+        else f"the best is {selection.best_score:.4g} of step {selection.best_step:,}"
+    )
+    return f"step {training.step:,} scores {selection.score:.4g}, {best}"
 
 
 def _log(
@@ -389,6 +436,9 @@ def _log(
         "steps_per_s": round(steps_per_s, 1),
         "mean_return_100": training.mean_return(),
         "games": training.games,
+        "snapshot_score": training.selection.score,
+        "selected_step": training.selection.best_step,
+        "selected_score": training.selection.best_score,
         "epsilon": exploration_rate(training.config, training.step),
         "loss": report.loss,
         "q": report.q,

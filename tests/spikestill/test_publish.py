@@ -13,18 +13,21 @@ from configs.errors import UserError
 from configs.provenance import Provenance, file_sha256
 from spikestill import publish
 from student.integer_net import load, save
-from teacher.checkpoint import read_teacher, save_teacher
+from teacher.checkpoint import read_teacher, read_teacher_file, save_teacher
 from teacher.q_network import initial_weights
 from tests.nets import table1_net
 
 LINE = {"step": 64, "frames": 256, "seconds": 2.5, "mean_return_100": -20.0, "dead_conv1": 0.0}
+
+SELECTED = {"step": 128, "score": -19.5, "games": 2}
 
 
 def write_teacher(folder, seed, parents=None):
     folder.mkdir()
     path = folder / "teacher.safetensors"
     provenance = Provenance.of({"seed": seed}, seed, parents)
-    save_teacher(path, initial_weights(6, torch.Generator().manual_seed(seed)), "pong", 6, provenance)
+    weights = initial_weights(6, torch.Generator().manual_seed(seed))
+    save_teacher(path, weights, "pong", 6, provenance, selected=SELECTED)
     lines = [
         LINE,
         LINE | {"step": 128, "frames": 512, "seconds": 5.0},
@@ -81,6 +84,7 @@ def test_a_published_pair_has_scored_cards_and_a_core_map(tmp_path, monkeypatch)
     assert teacher["sha256"] == file_sha256(folder / "teacher.safetensors")
     assert (teacher["kind"], teacher["episodes"], teacher["training_seconds"]) == ("teacher", 1, 6)
     assert -21 <= teacher["mean"] <= 21
+    assert teacher["selected"] == read_teacher_file(folder / "teacher.safetensors").net["selected"] == SELECTED
     assert student["regret"] == 0.75
     assert 0 < student["cores"] <= 4096
     assert (folder / "core_map-1chip.h5").is_file()

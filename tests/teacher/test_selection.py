@@ -1,0 +1,168 @@
+"""The best snapshot of a training is its teacher: real games, short ones."""
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import teacher.selection
+from configs.environment import EnvironmentConfig
+from configs.errors import UserError
+from configs.loading import plain
+from configs.play import EvaluateConfig
+from spikestill.inspection import read
+from teacher.checkpoint import CHECKPOINT_SCHEMA, read_teacher_file, read_tensors, write_tensors
+from teacher.evaluation import evaluate
+from teacher.policy import in_fixed_batches, load_teacher
+from teacher.selection import SEED, Selection
+from teacher.teach import CHECKPOINT, METRICS, Training, run
+from tests.teacher.test_teach import TINY
+
+# Space Invaders ends soon, whoever plays it.
+CONFIG = dataclasses.replace(
+    TINY, environment=EnvironmentConfig(game="space_invaders"), steps=192, selection_period=64, selection_games=2
+)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Return the result of a training never interrupted."""
+    return run(CONFIG, tmp_path_factory.mktemp("whole"))
+
+
+def played(weights, game="space_invaders", games=2):
+    return evaluate(
+        lambda obs: weights(obs), EnvironmentConfig(game=game), episodes=games, seed=SEED, progress=False
+    ).mean
+
+
+def test_the_best_snapshot_is_the_teacher(tmp_path, capsys):
+    result = run(CONFIG, tmp_path)
+    said = re.findall(r"teach: step (\d+) scores ([\d.e+]+), ", capsys.readouterr().err)
+    scores = {int(step): float(score) for step, score in said}
+    assert list(scores) == [64, 128, 192]
+    best = max(scores, key=scores.__getitem__)  # the first of equals
+    assert (result.summary["selected_step"], result.summary["selected_score"]) == (best, scores[best])
+    # Up to that step anew, for its weights.
+    training = Training(CONFIG)
+    while training.step < best:
+        training.round()
+    wanted = training.learner.deployable()
+    training.close()
+    found = load_file(result.artefact)
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    policy = load_teacher(result.artefact)
+    with in_fixed_batches(policy.q_values) as ask:
+        assert played(ask) == pytest.approx(scores[best])
+    last = json.loads((tmp_path / METRICS).read_text().splitlines()[-1])
+    assert (last["selected_step"], last["snapshot_score"]) == (best, scores[192])
+    shown = read(result.artefact).figures["selected"]
+    assert shown == f"step {best}, which scored {scores[best]:.4g} in 2 games"
+
+
+def test_a_training_stopped_in_a_snapshots_games_goes_on_as_if_it_had_not(whole, tmp_path, monkeypatch):
+    first = True
+
+    def interrupted(scores_fn, *arguments, **options):
+        def ask(obs):
+            nonlocal first
+            if first:
+                os.kill(os.getpid(), signal.SIGINT)
+            first = False
+            return scores_fn(obs)
+
+        return evaluate(ask, *arguments, **options)
+
+    monkeypatch.setattr(teacher.selection, "evaluate", interrupted)
+    result = run(CONFIG, tmp_path)
+    assert not result.finished
+    assert (result.summary["steps"], result.summary["selected_step"]) == (64, None)
+    result = run(CONFIG, tmp_path, resume=True)
+    assert result.finished
+    found, wanted = load_file(result.artefact), load_file(whole.artefact)
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    for name in ("selected_step", "selected_score"):
+        assert result.summary[name] == whole.summary[name]
+
+
+def test_a_training_stopped_in_its_last_games_is_not_finished_before_them(whole, tmp_path, monkeypatch):
+    asked = Training.select
+
+    def interrupted(self, provenance, stop):
+        if self.step == CONFIG.steps:
+            os.kill(os.getpid(), signal.SIGINT)
+        return asked(self, provenance, stop)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "select", interrupted)
+        result = run(CONFIG, tmp_path)
+    assert not result.finished
+    assert result.summary["steps"] == CONFIG.steps
+    result = run(CONFIG, tmp_path, resume=True)
+    assert result.finished
+    assert result.summary["selected_score"] == whole.summary["selected_score"]
+
+
+def test_the_teacher_gone_on_from_is_the_first_snapshot(whole, tmp_path):
+    """A training that can only make it worse returns it unchanged."""
+    source = shutil.copy(whole.artefact, tmp_path / "source.safetensors")
+    harmful = dataclasses.replace(
+        CONFIG, initial=source, learning_rate=10.0, max_gradient_norm=0.0, selection_period=1_000, steps=160,
+        center_pixels=False,
+    )  # fmt: skip
+    training = Training(harmful)
+    assert training.selection_due()
+    provenance = training.provenance()
+    assert training.select(provenance, lambda: False)
+    assert training.selection.selected() == {"step": 0, "score": whole.summary["selected_score"], "games": 2}
+    assert not training.selection_due()
+    while training.step < harmful.steps:
+        training.round()
+    assert training.selection_due()
+    training.selection.best_score = float("inf")
+    assert training.select(provenance, lambda: False)
+    wanted = load_file(whole.artefact)
+    assert all(torch.equal(weight, wanted[name]) for name, weight in training.teacher().items())
+    training.close()
+
+
+def test_when_a_snapshot_is_due():
+    never = Selection(CONFIG.environment, 0, 2, began_with_a_teacher=True)
+    assert not any(never.due(step, 100) for step in (0, 50, 100))
+    fresh = Selection(CONFIG.environment, 40, 2, began_with_a_teacher=False)
+    assert [fresh.due(step, 100) for step in (0, 39, 40, 100)] == [False, False, True, True]
+
+
+def test_the_games_that_choose_are_not_those_of_evaluate():
+    with pytest.raises(UserError, match="seed"):
+        EvaluateConfig(seed=SEED)
+
+
+def test_a_checkpoint_from_before_snapshots_goes_on_and_may_choose_from_there_on(tmp_path):
+    config = dataclasses.replace(CONFIG, selection_period=0, selection_games=50)
+    run(dataclasses.replace(config, steps=144), tmp_path)
+    path = tmp_path / CHECKPOINT
+    tensors, metadata = read_tensors(path, CHECKPOINT_SCHEMA, "")
+    counters, saved = json.loads(metadata["counters"]), json.loads(metadata["config"])
+    del counters["selection"], saved["selection_period"], saved["selection_games"]
+    assert saved.keys() < plain(config).keys()
+    provenance = Training(config, path).provenance()
+    write_tensors(
+        path, tensors, CHECKPOINT_SCHEMA, provenance, counters=json.dumps(counters), config=json.dumps(saved)
+    )
+    with pytest.raises(UserError, match="was written with selection_games 50, now it is 2"):
+        Training(dataclasses.replace(config, selection_games=2), path)
+    training = Training(dataclasses.replace(config, selection_period=64), path)
+    assert training.step == 144
+    assert training.selection_due()
+    training.close()
+    result = run(config, tmp_path, resume=True)
+    assert result.finished
+    assert "selected" not in read_teacher_file(result.artefact).net

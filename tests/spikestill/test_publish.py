@@ -84,7 +84,9 @@ def test_a_published_pair_has_scored_cards_and_a_core_map(tmp_path, monkeypatch)
     assert teacher["sha256"] == file_sha256(folder / "teacher.safetensors")
     assert (teacher["kind"], teacher["episodes"], teacher["training_seconds"]) == ("teacher", 1, 6)
     assert -21 <= teacher["mean"] <= 21
-    assert teacher["selected"] == read_teacher_file(folder / "teacher.safetensors").net["selected"] == SELECTED
+    assert (
+        teacher["selected"] == read_teacher_file(folder / "teacher.safetensors").net["selected"] == SELECTED
+    )
     assert student["regret"] == 0.75
     assert 0 < student["cores"] <= 4096
     assert (folder / "core_map-1chip.h5").is_file()

@@ -26,7 +26,11 @@ from tests.teacher.test_teach import TINY
 
 # Space Invaders ends soon, whoever plays it.
 CONFIG = dataclasses.replace(
-    TINY, environment=EnvironmentConfig(game="space_invaders"), steps=192, selection_period=64, selection_games=2
+    TINY,
+    environment=EnvironmentConfig(game="space_invaders"),
+    steps=192,
+    selection_period=64,
+    selection_games=2,
 )
 
 

@@ -46,9 +46,11 @@ def atomic_path(path: Path) -> Iterator[Path]:
     On any exception the temporary file is removed and ``path`` is left as it was.
 
     Raises:
-        UserError: the disk is full.
+        UserError: the disk is full, or ``path`` is a folder.
     """
     path = Path(path)
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder, and a file is to be written there", "give another name")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with naming_full_disk(path):

@@ -404,6 +404,7 @@ def _read_steps(file: h5py.File, header: Header, rows: int) -> Steps:
             raise ValueError(
                 f"{name} is {dataset.dtype} {dataset.shape}, {np.dtype(dtype)} {(rows, *shape)} wanted"
             )
+        _check_chunks(dataset, name)
         values = dataset[:]
         if name in FLAGS:
             if values.size and values.max() > 1:
@@ -411,6 +412,18 @@ def _read_steps(file: h5py.File, header: Header, rows: int) -> Steps:
             values = values.view(np.bool_)
         found[name] = values
     return Steps(**found)
+
+
+def _check_chunks(dataset: h5py.Dataset, name: str) -> None:
+    """Raise ValueError where a chunk is not there: HDF5 would read it as zeros."""
+    if dataset.chunks is None:
+        return
+    there: set[tuple[int, ...]] = set()
+
+    dataset.id.chunk_iter(lambda chunk: there.add(chunk.chunk_offset))
+    for first in itertools.product(*map(range, itertools.repeat(0), dataset.shape, dataset.chunks)):
+        if first not in there:
+            raise ValueError(f"{name} of steps {first[0]} and following is missing")
 
 
 def _check_steps(steps: Steps, header: Header) -> None:

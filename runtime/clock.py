@@ -174,10 +174,14 @@ class FrameTimer:
         self._start_s = clock.now()
         self._ticks = 0
 
+    def due_s(self, ticks: int) -> float:
+        """Return when the tick after ``ticks`` more is due, by the grid as it is now; 0: the one of now."""
+        return self._start_s + (self._ticks + ticks) * self.period_s
+
     def wait(self) -> float:
         """Return at the next tick, with how late it is, seconds >= 0."""
         self._ticks += 1
-        due_s = self._start_s + self._ticks * self.period_s
+        due_s = self.due_s(0)
         self.clock.sleep_until(due_s)
         late_s = self.clock.now() - due_s
         if late_s > STALL_S:

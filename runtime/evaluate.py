@@ -33,7 +33,8 @@ STICKY = 0.25
 def run(config: EvaluateConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
     """Score the agent of ``config`` over full games and write ``evaluate.json`` into ``run_dir``.
 
-    The summary has ``mean``, ``ci95`` (95 % bootstrap interval), ``episodes``, ``returns``, ``frames``; with
+    The summary has ``mean``, ``ci95`` (95 % bootstrap interval), ``episodes``, ``returns``, ``frames``, ``epsilon`` (of
+    all but random play, which is nothing else); with
     ``compare`` also ``teacher`` and ``random`` (the same of each), ``percent_of_teacher`` = 100 mean /
     teacher and ``percent_of_margin`` = 100 (mean - random) / (teacher - random); with ``also_sticky`` all
     of it again under ``sticky``. Percentages are None where their divisor is not positive. An evaluation
@@ -48,6 +49,10 @@ def run(config: EvaluateConfig, run_dir: Path, *, resume: bool = False) -> Stage
     # A file that is missing is refused by its reader.
     parents = {role: path for role, path in paths.items() if path.is_file()}
     provenance = Provenance.of(config, config.seed, parents)
+    if config.compare:
+        # Opened before the agent has played a hundred games, not after them.
+        with _scores_function("teacher", game, len(action_meanings(game)), paths):
+            pass
     summary = {"game": game, "agent": config.agent, "epsilon": config.epsilon, "seed": config.seed}
     summary |= _measure(config, config.environment, paths)
     if config.also_sticky:

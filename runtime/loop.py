@@ -2,9 +2,9 @@
 
 At every ``frame_skip``-th frame the agent, in a thread of its own, gets the newest stack. Its action
 takes effect at the next frame after it is ready, so that an agent quicker than one frame (16.7 ms)
-plays exactly the game that it was trained on. An action that is not ready by the next decision is a
-miss: the last action is held until one arrives, and the game never waits. A busy agent finds only the
-newest stack when it is done; those it skipped are misses too.
+plays exactly the game that it was trained on. An action that is not ready when the next decision is due
+is a miss, be the game's own thread late or not: the last action is held until one arrives, and the game
+never waits. A busy agent finds only the newest stack when it is done; those it skipped are misses too.
 
 The loop is a generator: display and recording are its caller's affair, between two frames.
 """
@@ -155,13 +155,14 @@ def play_live(
     explored: dict[int, int] = {}
     number, first_of_game, game, action = -1, 0, -1, 0
     newest: Answer | None = None
-    waiting = False
+    waiting, deadline_s = False, 0.0
     timer = FrameTimer(clock, FRAME_RATE_HZ)
     try:
         for frame in itertools.count():
             telemetry.late_s.append(timer.wait())
             telemetry.lost_s = timer.lost_s
             telemetry.ticks += 1
+            missed, reward = False, 0.0
             for answer in worker.take():
                 telemetry.latency_s.append(answer.latency_s)
                 forced = explored.pop(answer.number, None)
@@ -171,7 +172,9 @@ def play_live(
                 if waiting and answer.number == number:
                     telemetry.decisions += 1
                     waiting = False
-            missed, reward = False, 0.0
+                    if answer.ready_s > deadline_s:
+                        telemetry.misses += 1
+                        missed = True
             if emulator.over:
                 emulator.reset()
                 game, action, newest = game + 1, 0, None
@@ -186,6 +189,7 @@ def play_live(
                     telemetry.misses += 1
                     missed = True
                 number, waiting = number + 1, True
+                deadline_s = timer.due_s(emulator.config.frame_skip)
                 if rng.random() < epsilon:
                     explored[number] = int(rng.integers(len(emulator.actions)))
                 if not worker.submit(number, emulator.stack(), sensed_s) and missed:

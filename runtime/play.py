@@ -10,6 +10,7 @@ from typing import Any
 
 from configs.artefacts import PLAY
 from configs.document import write_document
+from configs.errors import UserError
 from configs.play import PlayConfig
 from configs.progress import Progress
 from configs.provenance import Provenance
@@ -48,11 +49,14 @@ def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResu
         provenance = Provenance.of(config, config.seed, {role: path})
         stop = stack.enter_context(stop_on_signal())
         telemetry = Telemetry()
-        summary = _play(config, path, emulator, agent, MonotonicClock(), telemetry, stop)
+        summary, failure = _play(config, path, emulator, agent, MonotonicClock(), telemetry, stop)
         interrupted = bool(stop)
     summary |= telemetry.summary() | {"interrupted": interrupted}
     artefact = Path(run_dir) / PLAY
     write_document(artefact, "play", VERSION, summary, provenance)
+    if failure is not None:
+        # A video that could not be finished costs the video, not what was measured.
+        raise failure
     return StageResult(artefact, summary, finished=not interrupted)
 
 
@@ -64,34 +68,44 @@ def _play(
     clock: Clock,
     telemetry: Telemetry,
     stop: StopRequest,
-) -> dict[str, Any]:
-    """Play until enough seconds or games are over or a stop is asked for; return the scores."""
+) -> tuple[dict[str, Any], UserError | None]:
+    """Play until enough seconds or games are over or a stop is asked for; return the scores, and what ended it early.
+
+    Raises:
+        UserError: it could not begin.
+    """
     episodes = config.episodes if config.episodes or config.seconds else 1
     scores: list[float] = []
     running = seconds = 0.0
     display: Display | None = None
-    with contextlib.ExitStack() as stack:
-        display = _display(config, emulator, agent, path)
-        if display:
-            stack.callback(display.close)
-        bar = None if terminal_shown(config) else stack.enter_context(_progress(config, episodes))
-        stack.enter_context(steady_interpreter())
-        loop = play_live(emulator, agent, clock, telemetry, epsilon=config.epsilon, seed=config.seed)
-        stack.enter_context(contextlib.closing(loop))
-        began_s = clock.now()
-        for tick in loop:
+    failure: UserError | None = None
+    try:
+        with contextlib.ExitStack() as stack:
+            display = _display(config, emulator, agent, path)
             if display:
-                display.offer(emulator.screen, tick, telemetry)
-            running = tick.score
-            if tick.over:
-                scores.append(tick.score)
-            seconds = clock.now() - began_s
-            if bar and (tick.over or tick.frame % FRAME_RATE_HZ == 0):
-                done = len(scores) if episodes else min(int(seconds), bar.total)
-                bar.advance(done - bar.done, score=tick.score, misses=telemetry.misses)
-            if stop or len(scores) == episodes or (config.seconds and seconds >= config.seconds):
-                break
-    return {
+                stack.callback(display.close)
+            bar = None if terminal_shown(config) else stack.enter_context(_progress(config, episodes))
+            stack.enter_context(steady_interpreter())
+            loop = play_live(emulator, agent, clock, telemetry, epsilon=config.epsilon, seed=config.seed)
+            stack.enter_context(contextlib.closing(loop))
+            began_s = clock.now()
+            for tick in loop:
+                if display:
+                    display.offer(emulator.screen, tick, telemetry)
+                running = tick.score
+                if tick.over:
+                    scores.append(tick.score)
+                seconds = clock.now() - began_s
+                if bar and (tick.over or tick.frame % FRAME_RATE_HZ == 0):
+                    done = len(scores) if episodes else min(int(seconds), bar.total)
+                    bar.advance(done - bar.done, score=tick.score, misses=telemetry.misses)
+                if stop or len(scores) == episodes or (config.seconds and seconds >= config.seconds):
+                    break
+    except UserError as error:
+        if not telemetry.ticks:
+            raise
+        failure = error
+    summary = {
         "game": config.environment.game,
         "agent": agent.name,
         "frame_skip": config.environment.frame_skip,
@@ -99,10 +113,11 @@ def _play(
         "score": sum(scores) / len(scores) if scores else running,
         "scores": scores,
         "games": len(scores),
-        "video": str(config.record) if config.record else None,
+        "video": str(config.record) if config.record and failure is None else None,
         "video_frames": display.frames if display else 0,
         "dropped_video_frames": display.dropped if display and config.record else 0,
     }
+    return summary, failure
 
 
 def terminal_shown(config: PlayConfig) -> bool:

@@ -41,7 +41,7 @@ class Telemetry:
     Attributes:
         ticks: emulator frames.
         decisions: stacks whose action came in time or was missed; one that the game's end cut off is neither.
-        misses: decisions whose action was not ready by the next one.
+        misses: decisions whose action was not ready when the next one was due.
         unseen: misses whose stack the agent never began with, being busy.
         latency_s: sensation to action of every answered decision, seconds, late ones too.
         late_s: lateness of every tick, seconds.

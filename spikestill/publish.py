@@ -46,13 +46,16 @@ def curve(path: Path, keys: tuple[str, ...]) -> tuple[list[dict[str, Any]], floa
     Where ``seconds`` start again, as they did at every resume before 2026-11-22, the runs' lengths are added.
 
     Raises:
-        UserError: it is not there.
+        UserError: it is not there, or empty.
     """
-    if not path.is_file():
+    lines = (
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+    )
+    if not lines:
         raise UserError(
-            f"{path}: the learning curve is missing", "publish from the run folder that the training wrote"
+            f"{path}: the learning curve is missing or empty",
+            "publish from the run folder that the training wrote",
         )
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     seconds = sum(
         line["seconds"]
         for line, following in zip(lines, [*lines[1:], {"seconds": 0.0}], strict=True)

@@ -43,6 +43,7 @@ def write_report(run_dir: Path, state: Stages, teacher: Path, path: Path) -> Non
     summaries = {name: saved["summary"] for name, saved in state.items()}
     core_map = load_map(run_dir / CORE_MAP)
     strip, agreement = frame_strip(run_dir)
+    held_out = summaries["distill"].get("held_out_steps", 1) > 0
     page = render(
         "report.html",
         title=f"Spikestill: {_title(core_map.game)}",
@@ -51,7 +52,8 @@ def write_report(run_dir: Path, state: Stages, teacher: Path, path: Path) -> Non
         created=time.strftime("%d %B %Y, %H:%M UTC", time.gmtime()).lstrip("0"),
         tiles=_tiles(summaries),
         **_scores(summaries["evaluate"]),
-        curve_charts=learning_curve(run_dir / METRICS),
+        held_out=held_out,
+        curve_charts=learning_curve(run_dir / METRICS, held_out=held_out),
         strip=strip,
         strip_agreement=agreement,
         map=summaries["map"],
@@ -106,8 +108,11 @@ def _tiles(summaries: Stages) -> list[dict[str, str]]:
     evaluation, play, core_map = summaries["evaluate"], summaries["play"], summaries["map"]
     latency = play["latency_ms"]
     share = evaluation.get("percent_of_margin")
+    games = _count(evaluation["episodes"], "game")
+    if evaluation["agent"] not in ("cores", "lava", "student"):
+        games += f" of agent {evaluation['agent']}"
     tiles = [
-        (f"{evaluation['mean']:,.4g}", f"mean score of {_count(evaluation['episodes'], 'game')}"),
+        (f"{evaluation['mean']:,.4g}", f"mean score of {games}"),
         ("-" if share is None else f"{share:.1f} %", "of the teacher's margin over random play"),
         (
             f"{core_map['cores']:,}",
@@ -144,7 +149,8 @@ def _scores(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     ]
     note = (
         f"Full games from no-op starts, unclipped rewards, random actions with probability "
-        f"{evaluation['epsilon']:g}, the same for all. Lines are 95 % bootstrap intervals of the mean."
+        f"{evaluation['epsilon']:g}, the same for all but the random player. "
+        f"Lines are 95 % bootstrap intervals of the mean."
     )
     if evaluation["episodes"] < 30:
         note += f" So few games ({evaluation['episodes']}) give a rough figure; 100 are the rule."
@@ -152,8 +158,13 @@ def _scores(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     return {"scores": table, "score_chart": chart, "score_note": note}
 
 
-def learning_curve(path: Path) -> list[str]:
-    """Return charts of agreement and loss from the lines of ``distill.jsonl``, none where it has none."""
+def learning_curve(path: Path, *, held_out: bool = True) -> list[str]:
+    """Return charts of agreement and loss from the lines of ``distill.jsonl``, none where it has none.
+
+    Args:
+        path: the file.
+        held_out: what was validated was kept from the training; else it is of the training's own frames.
+    """
     if not path.is_file():
         return []
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -163,9 +174,10 @@ def learning_curve(path: Path) -> list[str]:
     charts = []
     for key, label, percent in (("agreement", "agreement with the teacher", True), ("loss", "loss", False)):
         series = [("training batches", x, [float(line[key]) for line in lines])]
-        held_out = [float(line.get(f"validation_{key}", np.nan)) for line in lines]
-        if np.isfinite(held_out).any():
-            series.append(("held out, integer network", x, held_out))
+        validated = [float(line.get(f"validation_{key}", np.nan)) for line in lines]
+        if np.isfinite(validated).any():
+            frames = "held out" if held_out else "frames of the training"
+            series.append((f"{frames}, integer network", x, validated))
         charts.append(line_chart(series, "frames trained on", label, percent=percent))
     return charts
 
@@ -229,16 +241,20 @@ def latency_chart(play: Mapping[str, Any]) -> str:
 def _play_note(play: Mapping[str, Any]) -> str:
     games = play.get("games", 0)
     score = f"{_count(games, 'full game')}, score {play['score']:,.4g}" if games else "an unfinished game"
+    lost = "; the emulator never waits"
+    if play["lost_s"]:
+        lost = f"; the machine stood still for {play['lost_s']:.1f} of the seconds, which the game did not catch up"
     return (
-        f"{play['seconds']:,.0f} seconds at 60 emulator frames a second with agent {play['agent']}: {score}. "
-        f"{play['decisions']:,} decisions, {play['misses']:,} missed; the emulator never waits."
+        f"{play['seconds']:,.0f} seconds, {play['ticks'] / max(play['seconds'], 1e-9):.1f} emulator frames in each, "
+        f"with agent {play['agent']}: {score}. "
+        f"{play['decisions']:,} decisions, {play['misses']:,} missed{lost}."
     )
 
 
 def _verify_note(verify: Mapping[str, Any]) -> str:
     """Return which backends were compared, on how many recorded frames each."""
     names = ", ".join(f"{rung['name']} ({rung['frames']:,})" for rung in verify["rungs"] if rung["frames"])
-    return f"The same spikes, bit for bit, on every backend, compared on recorded frames: {names}."
+    return f"The same spikes, bit for bit, on each of these backends, compared on recorded frames: {names}."
 
 
 def _video(path: Path) -> dict[str, Any]:

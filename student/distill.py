@@ -406,6 +406,7 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
         summary = {
             "steps": training.step,
             "samples": training.step * config.batch_size,
+            "held_out_steps": training.held_out,
             "seconds": seconds,
             "samples_per_s": (training.step - first) * config.batch_size / max(seconds, 1e-9),
             "agreement": training.validate()["agreement"],

@@ -252,6 +252,15 @@ def unwritten(file):
     file["frames"].resize(200, axis=0)
     for name in ("q_values", "action", "reward", "terminated", "truncated", "start", "valid"):
         file[name].resize(200, axis=0)
+        file[name][70:] = 0
+
+
+def forgotten(name):
+    def edit(file):
+        file[name].resize(64, axis=0)
+        file[name].resize(70, axis=0)
+
+    return edit
 
 
 @pytest.mark.parametrize(
@@ -276,6 +285,8 @@ def unwritten(file):
         (attribute("action_names", "[]"), "action_names"),
         (attribute("provenance", "{}"), "not a provenance record"),
         (uncompressed, "Deflate chunks of"),
+        (forgotten("q_values"), "q_values of steps 64 and following is missing"),
+        (forgotten("valid"), "valid of steps 64 and following is missing"),
         (unwritten, "frames of steps 96 and following of stream 0 are missing"),
     ],
 )

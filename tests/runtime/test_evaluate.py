@@ -11,7 +11,10 @@ from configs.environment import EnvironmentConfig
 from configs.errors import UserError
 from configs.play import EvaluateConfig
 from runtime.evaluate import percentage, run
+from runtime.zoo import zoo_path
 from tests.runtime.artefacts import Files
+
+PONG_TEACHER = zoo_path("pong", "teacher.safetensors")
 
 
 def config(breakout: Files, agent: str, **fields: object) -> EvaluateConfig:
@@ -64,6 +67,20 @@ def test_a_percentage_of_nothing_is_none() -> None:
 def test_a_missing_file_is_named(tmp_path: Path, breakout: Files) -> None:
     with pytest.raises(UserError, match=r"nothing\.safetensors: no such student"):
         run(EvaluateConfig(student=tmp_path / "nothing.safetensors", compare=False), tmp_path)
+
+
+def test_the_teacher_to_compare_with_is_opened_before_the_agent_plays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played: list[str] = []
+    monkeypatch.setattr("runtime.evaluate.evaluate", lambda *_, **__: played.append("a game"))
+    chance = EvaluateConfig(agent="random", teacher=tmp_path / "nothing.safetensors")
+    with pytest.raises(UserError, match=r"nothing\.safetensors: no such file"):
+        run(chance, tmp_path)
+    pong = EvaluateConfig(environment=EnvironmentConfig(game="freeway"), agent="random", teacher=PONG_TEACHER)
+    with pytest.raises(UserError, match=r"teacher\.safetensors is for pong"):
+        run(pong, tmp_path)
+    assert not played
 
 
 def test_impossible_options_are_refused() -> None:

@@ -105,6 +105,22 @@ def test_a_slow_agent_misses_and_the_last_action_is_held() -> None:
     assert ticks[43].action == late.decision.action
 
 
+@pytest.mark.parametrize(("agent_frames", "misses"), [(3.5, 0), (5.5, 1)])
+def test_a_game_that_is_late_itself_does_not_make_an_answer_timely(agent_frames: float, misses: int) -> None:
+    clock, telemetry, emulator = VirtualClock(), Telemetry(), Emulator(PONG, 1)
+    delays_s = [0.5 * FRAME_S] * 9 + [agent_frames * FRAME_S] + [0.5 * FRAME_S]
+    loop = play_live(emulator, TimedAgent(clock, delays_s, 6), clock, telemetry)
+    missed = []
+    for tick in itertools.islice(loop, 101):
+        missed += [tick.frame] * tick.missed
+        if tick.frame == 36:  # the tenth decision: the next tick, and with it the next decision, comes late
+            clock.sleep_until(clock.now() + 7 * FRAME_S)
+    loop.close()
+    emulator.close()
+    assert (telemetry.decisions, telemetry.misses, telemetry.lost_s) == (25, misses, 0)
+    assert len(missed) == misses
+
+
 def test_an_agent_slower_than_its_period_misses_every_decision_and_the_game_goes_on() -> None:
     ticks, telemetry, clock, agent = play([9.5 * FRAME_S], 401, PONG)
     assert telemetry.misses == telemetry.decisions == 100

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import av
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from configs.environment import EnvironmentConfig
 from configs.errors import UserError
 from configs.play import PlayConfig
+from runtime.display import Display
 from runtime.panel import HEIGHT, WIDTH
 from runtime.play import run
 from runtime.view import ENTER, LEAVE, half_blocks
@@ -82,6 +84,26 @@ def test_five_seconds_at_sixty_frames_a_second_with_a_video(tmp_path: Path, pong
     assert summary["video_frames"] + summary["dropped_video_frames"] == summary["ticks"]
     assert decode(video) == summary["video_frames"] > 0
     assert list(summary["provenance"]["parents"]) == ["core_map"]
+
+
+def test_a_display_that_fails_costs_the_video_and_not_what_was_measured(
+    tmp_path: Path, pong: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dying(Display):
+        def offer(self, *arguments: Any) -> bool:
+            if arguments[1].frame == 60:
+                self._process.kill()
+                self._process.wait()
+            return super().offer(*arguments)
+
+    monkeypatch.setattr("runtime.play.Display", Dying)
+    config = PlayConfig(core_map=pong.core_map, seconds=20.0, record=tmp_path / "game.mp4", view="none")
+    with pytest.raises(UserError, match="the display process ended with status -9"):
+        run(config, tmp_path)
+    summary = json.loads((tmp_path / "play.json").read_text())
+    assert 60 < summary["ticks"] < 600
+    assert summary["decisions"] > 10
+    assert (summary["video"], summary["video_frames"]) == (None, 0)
 
 
 def test_ctrl_c_ends_the_video_and_the_report_cleanly(tmp_path: Path, pong: Files) -> None:

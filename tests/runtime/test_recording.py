@@ -71,6 +71,10 @@ def test_a_display_that_cannot_write_says_so(tmp_path: Path) -> None:
     options = DisplayOptions("pong", "teacher", ACTIONS, None, str(tmp_path / "file" / "v.mp4"), False)
     with pytest.raises(UserError, match=r"v\.mp4: File exists"):
         Display(options)
+    (tmp_path / "folder.mp4").mkdir()
+    options = DisplayOptions("pong", "teacher", ACTIONS, None, str(tmp_path / "folder.mp4"), False)
+    with pytest.raises(UserError, match=r"folder\.mp4: is a folder"):
+        Display(options)
 
 
 def test_the_panel_shows_the_screen_enlarged_and_what_the_agent_sees() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -105,9 +106,10 @@ def test_another_game_is_refused(tmp_path):
 
 def test_a_missing_learning_curve_is_refused_before_anything_is_scored(tmp_path):
     source = write_teacher(tmp_path / "run", 0)
-    (tmp_path / "run" / "teach.jsonl").unlink()
-    with pytest.raises(UserError, match=r"teach\.jsonl: the learning curve is missing"):
-        publish.publish_teacher("pong", source, tmp_path / "zoo", 100, [])
+    for damage in (lambda path: path.write_text(""), Path.unlink):
+        damage(tmp_path / "run" / "teach.jsonl")
+        with pytest.raises(UserError, match=r"teach\.jsonl: the learning curve is missing or empty"):
+            publish.publish_teacher("pong", source, tmp_path / "zoo", 100, [])
 
 
 def test_a_publishing_that_is_stopped_while_it_scores_leaves_the_zoo_as_it_was(tmp_path):

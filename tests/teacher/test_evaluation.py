@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -29,6 +31,17 @@ def test_bootstrap_interval_holds_the_mean_and_shrinks_with_the_spread():
     assert low < 2.5 < high
     assert high - low < 0.6
     assert bootstrap_ci([3.0] * 10) == (3.0, 3.0)
+
+
+def test_the_bootstrap_of_many_games_takes_little_memory():
+    """All resamples of 100,000 games at once would be 16 GB."""
+    returns = np.random.default_rng(0).integers(-21, 22, 100_000).astype(float).tolist()
+    tracemalloc.start()
+    low, high = bootstrap_ci(returns, resamples=20)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert low < high
+    assert peak < 8e6
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])

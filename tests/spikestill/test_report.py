@@ -1,0 +1,62 @@
+"""What the report says of a run that was not the usual one."""
+
+import json
+
+import pytest
+
+from spikestill.report import _play_note, _scores, _tiles, _verify_note, learning_curve
+
+PLAY = {
+    "seconds": 8.0, "ticks": 480, "agent": "cores", "games": 0, "score": -3.0, "decisions": 120, "misses": 0,
+    "lost_s": 0.0, "latency_ms": {"p99": 2.0},
+}  # fmt: skip
+SCORE = {"mean": -20.0, "ci95": [-21.0, -19.0], "returns": [-20.0], "episodes": 1, "epsilon": 0.05}
+
+
+def test_a_game_that_stood_still_is_told():
+    assert _play_note(PLAY) == (
+        "8 seconds, 60.0 emulator frames in each, with agent cores: an unfinished game. "
+        "120 decisions, 0 missed; the emulator never waits."
+    )
+    note = _play_note(PLAY | {"ticks": 116, "lost_s": 6.12})
+    assert "14.5 emulator frames in each" in note
+    assert "stood still for 6.1 of the seconds" in note
+    assert "never waits" not in note
+
+
+@pytest.mark.parametrize(
+    ("agent", "label"),
+    [("cores", "mean score of 1 game"), ("random", "mean score of 1 game of agent random")],
+)
+def test_the_score_is_of_the_agent_that_played(agent, label):
+    summaries = {"evaluate": SCORE | {"agent": agent}, "play": PLAY, "map": {"cores": 3, "chips": 1}}
+    assert _tiles(summaries)[0]["label"] == label
+
+
+def test_random_play_is_not_said_to_explore_as_little_as_the_others():
+    assert "the same for all but the random player" in _scores(SCORE | {"agent": "cores"})["score_note"]
+
+
+def test_backends_that_were_not_compared_are_not_spoken_of():
+    rungs = [{"name": "naive", "frames": 8}, {"name": "lava", "frames": 0}]
+    note = _verify_note({"rungs": rungs})
+    assert "each of these backends" in note
+    assert "naive (8)" in note
+    assert "lava" not in note
+
+
+def test_frames_that_were_not_held_out_are_not_called_so(tmp_path):
+    line = {
+        "samples": 128,
+        "agreement": 0.5,
+        "loss": 1.0,
+        "validation_agreement": 0.4,
+        "validation_loss": 1.1,
+    }
+    path = tmp_path / "distill.jsonl"
+    path.write_text("".join(json.dumps(line | {"samples": n}) + "\n" for n in (128, 256)))
+    assert all("held out, integer network" in chart for chart in learning_curve(path))
+    charts = learning_curve(path, held_out=False)
+    assert len(charts) == 2
+    assert all("frames of the training, integer network" in chart for chart in charts)
+    assert not any("held out" in chart for chart in charts)

@@ -33,6 +33,7 @@ class State:
 
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / STATE
+        self.game: str | None = None
         self.stages: dict[str, dict[str, Any]] = {}
         self._hashes: dict[str, list[Any]] = {}
         if not self.path.exists():
@@ -45,6 +46,7 @@ class State:
                     "give another --run_dir",
                 )
             self.stages, self._hashes = saved["stages"], saved["hashes"]
+            self.game = saved.get("game")
         except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
             raise UserError(
                 f"{self.path}: not a pipeline's state ({error})", "give another --run_dir"
@@ -52,7 +54,8 @@ class State:
 
     def save(self) -> None:
         """Write everything, atomically."""
-        saved = {"schema": SCHEMA, "version": VERSION, "stages": self.stages, "hashes": self._hashes}
+        saved = {"schema": SCHEMA, "version": VERSION, "game": self.game, "stages": self.stages}
+        saved["hashes"] = self._hashes
         write_text(self.path, json.dumps(saved, indent=1))
 
     def sha256(self, path: Path) -> str:
@@ -131,22 +134,20 @@ def run(config: RunConfig, run_dir: Path, *, resume: bool = False) -> StageResul
     if not teacher.is_file():
         raise UserError(f"{teacher}: no such teacher", "give --teacher a file that `spikestill teach` wrote")
     state = State(run_dir)
-    for name in STAGES:
-        artefact = run_dir / VERBS[name].artefact
-        if name not in state.stages and artefact.exists():
-            raise UserError(
-                f"{artefact}: is there, and {state.path} does not know it: {name} would replace it",
-                "move it away, or give another --run_dir",
-            )
+    _refuse_to_replace(config.environment.game, run_dir, state)
     for index, name in enumerate(STAGES):
         resolved = config.stage(name, run_dir, teacher)
         key = stage_key(name, resolved, state)
+        _bring_back(name, key, run_dir, state)
         heading = f"[{index + 1}/{len(STAGES) + 1}] {name}"
         if up_to_date(name, key, run_dir, state):
             _say(f"{heading}: up to date")
             continue
         _say(f"{heading}: {VERBS[name].summary}")
-        if not _run_stage(name, resolved, key, run_dir, state):
+        done = _run_stage(name, resolved, key, run_dir, state)
+        state.game = config.environment.game
+        state.save()
+        if not done:
             return StageResult(state.path, {"stopped_in": name}, finished=False)
     _say(f"[{len(STAGES) + 1}/{len(STAGES) + 1}] report")
     from spikestill.report import write_report
@@ -159,6 +160,56 @@ def run(config: RunConfig, run_dir: Path, *, resume: bool = False) -> StageResul
     return StageResult(report, {"report": str(report.resolve()), **_headline(state), "seconds": seconds})
 
 
+def _refuse_to_replace(game: str, run_dir: Path, state: State) -> None:
+    """Raise UserError where the run would replace what it has not made, or made of another game."""
+    if state.game not in (None, game):
+        raise UserError(
+            f"{run_dir}: holds a run of {state.game}, which one of {game} would replace",
+            "give another --run_dir",
+        )
+    for name in STAGES:
+        artefact = run_dir / VERBS[name].artefact
+        if not artefact.exists():
+            continue
+        saved = state.stages.get(name)
+        if saved is None:
+            raise UserError(
+                f"{artefact}: is there, and {state.path} does not know it: {name} would replace it",
+                "move it away, or give another --run_dir",
+            )
+        # The others are made in minutes, and nobody goes on with one by hand.
+        if VERBS[name].resumable and saved.get("finished") and state.sha256(artefact) != saved.get("sha256"):
+            raise UserError(
+                f"{artefact}: is not what {name} left there, and the run would replace it",
+                f"move it (and {RESUMED_FROM[name]}, where there is one) away, or give another --run_dir",
+            )
+
+
+def _bring_back(name: str, key: str, run_dir: Path, state: State) -> None:
+    """Put a finished artefact that lies aside back in its place, where it is what is wanted again."""
+    finished = state.stages.get(name, {}).get("before")
+    if finished is None or finished["key"] != key:
+        return
+    _put_back(name, run_dir)
+    state.stages[name] = finished
+    state.save()
+
+
+def _files(name: str) -> list[str]:
+    """Return the checkpoint and the artefact of a stage that can be resumed; they may be one."""
+    return sorted({RESUMED_FROM[name], VERBS[name].artefact})
+
+
+def _put_back(name: str, run_dir: Path) -> None:
+    for file in _files(name):
+        if _aside(run_dir, file).is_file():
+            _aside(run_dir, file).replace(run_dir / file)
+
+
+def _aside(run_dir: Path, file: str) -> Path:
+    return run_dir / f"{file}.before"
+
+
 def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) -> bool:
     """Run one stage and remember it; return False where the user stopped it."""
     before = state.stages.get(name, {})
@@ -166,29 +217,34 @@ def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) ->
     resume = resumable and before.get("key") == key and before.get("finished") is False
     spent = before.get("seconds", 0.0) if resume else 0.0
     # What an earlier key left must not be there once this one counts as begun: a kill may come before the stage
-    # itself replaces it. Only a stage may refuse to replace what it is to read.
+    # itself replaces it. Only a stage may refuse to replace what it is to read. The last finished artefact stays
+    # aside until another is finished; what was begun and left since then goes.
     read = {path.resolve() for path in files_read(name, config).values()}
-    left = {RESUMED_FROM[name], VERBS[name].artefact} if resumable else set()
-    aside = {run_dir / file: run_dir / f"{file}.before" for file in left}
-    moved = [path for path in aside if not resume and path.is_file() and path.resolve() not in read]
-    for path in moved:
-        path.replace(aside[path])
-    state.stages[name] = {"key": key, "finished": False, "seconds": spent, "summary": {}}
+    left = _files(name) if resumable and not resume else []
+    moved = [file for file in left if (run_dir / file).is_file() and (run_dir / file).resolve() not in read]
+    finished = before if before.get("finished") else before.get("before")
+    for file in moved:
+        if "before" in before:
+            (run_dir / file).unlink()
+        else:
+            (run_dir / file).replace(_aside(run_dir, file))
+    begun: dict[str, Any] = {"before": finished} if resumable and finished else {}
+    state.stages[name] = {"key": key, "finished": False, "seconds": spent, "summary": {}, **begun}
     state.save()
     began = time.monotonic()
     try:
         with stops_heard() as stop:
             result = VERBS[name].run(config, run_dir, resume=resume)
     except Exception:
-        if moved and not any(path.exists() for path in moved):  # refused before it wrote anything
-            for path in moved:
-                aside[path].replace(path)
-            state.stages[name] = before
+        if moved and not any((run_dir / file).exists() for file in moved):  # refused before it wrote anything
+            _put_back(name, run_dir)
+            state.stages[name] = finished or before
             state.save()
         raise
     if result.finished:
-        for path in aside.values():
-            path.unlink(missing_ok=True)
+        begun = {}
+        for file in _files(name) if resumable else []:
+            _aside(run_dir, file).unlink(missing_ok=True)
     seconds = spent + time.monotonic() - began
     state.stages[name] = {
         "key": key,
@@ -197,6 +253,7 @@ def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) ->
         "seconds": round(seconds, 2),
         "summary": json.loads(json.dumps(dict(result.summary), default=str)),
         "sha256": state.sha256(run_dir / VERBS[name].artefact) if result.finished else "",
+        **begun,
     }
     state.save()
     _say(f"    {name} {'done' if result.finished else 'stopped'} after {seconds:,.0f} s")

@@ -189,12 +189,78 @@ def test_a_stage_that_refuses_its_options_leaves_what_was_there(
     run_dir = tmp_path / "run"
     shutil.copytree(folder / "run", run_dir)
     before = (run_dir / BUFFER).read_bytes()
+    saved = json.loads((run_dir / "pipeline.json").read_text())
+    saved["game"] = None  # as those before 2026-11-23 were
+    (run_dir / "pipeline.json").write_text(json.dumps(saved))
     command = [*words(folder), "--run_dir", str(run_dir)]
     assert cli.main([*command, "--environment.game", "breakout"]) == cli.FAILED
     assert "the teacher plays pong, the environment is breakout" in capsys.readouterr().err
     assert (run_dir / BUFFER).read_bytes() == before
-    key = State(run_dir).stages["record"]["key"]
-    assert up_to_date("record", key, run_dir, State(run_dir))
+    state = State(run_dir)
+    assert up_to_date("record", state.stages["record"]["key"], run_dir, state)
+    assert state.game is None
+
+
+def test_what_a_user_went_on_with_by_hand_is_not_replaced(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(folder / "run", run_dir)
+    # The pipeline's own options, but for the length.
+    config = run_dir / "distill.config.yaml"
+    longer = ["distill", "--run_dir", str(run_dir), "--steps", "6", "--batch_size", "8", "--log_steps", "2"]
+    assert not config.exists()
+    assert cli.main([*longer, "--teacher", str(folder / "teacher.safetensors"), "--resume"]) == 0
+    student = (run_dir / STUDENT).read_bytes()
+    assert student != (folder / "run" / STUDENT).read_bytes()
+    capsys.readouterr()
+    assert cli.main([*words(folder), "--run_dir", str(run_dir)]) == cli.FAILED
+    said = capsys.readouterr().err
+    assert f"{STUDENT}: is not what distill left there, and the run would replace it" in said
+    assert (run_dir / STUDENT).read_bytes() == student
+
+
+def test_a_run_of_another_game_is_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(folder / "run", tmp_path / "run")
+    assert cli.main(["run", "freeway", "--run_dir", str(tmp_path / "run")]) == cli.FAILED
+    assert "run: holds a run of pong, which one of freeway would replace" in capsys.readouterr().err
+
+
+def test_a_finished_artefact_outlives_others_that_are_begun_and_left(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(folder / "run", run_dir)
+    command = [*words(folder), "--run_dir", str(run_dir)]
+    buffer, checkpoint = (run_dir / name for name in (BUFFER, RESUMED_FROM["distill"]))
+    finished = {path: path.read_bytes() for path in (buffer, checkpoint, run_dir / STUDENT)}
+
+    def stopped(config: RecordConfig, run_dir: Path, **_: object) -> StageResult:
+        (run_dir / BUFFER).write_bytes(b"some of it")
+        return StageResult(run_dir / BUFFER, {}, finished=False)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("student.rollout.run", stopped)
+        for frames in ("352", "384"):
+            assert cli.main([*command, "--record.frames", frames]) == cli.INTERRUPTED
+            assert buffer.read_bytes() == b"some of it"
+        with monkeypatch.context() as inner:
+            inner.setattr("student.rollout.run", refused)
+            assert cli.main([*command, "--record.frames", "416"]) == cli.FAILED
+        assert buffer.read_bytes() == finished[buffer]
+        assert cli.main([*command, "--record.frames", "352"]) == cli.INTERRUPTED
+    capsys.readouterr()
+    assert cli.main(command) == 0
+    said = capsys.readouterr().err
+    assert not {"record", "distill", "map"} & set(made(said))
+    assert all(path.read_bytes() == content for path, content in finished.items())
+    assert not list(run_dir.glob("*.before"))
+
+
+def refused(*_: object, **__: object) -> None:
+    raise UserError("no")
 
 
 def test_a_stop_in_the_last_step_of_a_stage_stops_the_pipeline(

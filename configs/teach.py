@@ -68,7 +68,8 @@ class TeachConfig:
     weights themselves. The gaps between Q-values are small against the noise of single updates (Polyak 1992)."""
     selection_period: int = 0
     """Agent steps between two snapshots of the weights, each of which plays full games; the best becomes the teacher,
-    as Mnih 2015 reports its best evaluation; 0: the last weights. Where ``initial``, it is the first snapshot."""
+    as Mnih 2015 reports its best evaluation; 0: the last weights (at a resumption: the best before stays). Where
+    ``initial``, it is the first snapshot."""
     selection_games: int = 50
     """Games that each snapshot plays, with epsilon 0.05, none of them one of ``spikestill evaluate``, 1..100000; a
     minute or two for 50 on two cores."""

@@ -50,7 +50,7 @@ def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResu
         stop = stack.enter_context(stop_on_signal())
         telemetry = Telemetry()
         summary, failure = _play(config, path, emulator, agent, MonotonicClock(), telemetry, stop)
-        interrupted = bool(stop)
+        interrupted = bool(stop) or failure is not None
     summary |= telemetry.summary() | {"interrupted": interrupted}
     artefact = Path(run_dir) / PLAY
     write_document(artefact, "play", VERSION, summary, provenance)

@@ -106,7 +106,7 @@ def schema_of(path: Path) -> str:
 def _teacher(path: Path) -> Contents:
     from spikestill.charts import png_uri
     from spikestill.pictures import filter_pixels
-    from teacher.checkpoint import NATURE, nature_network, read_teacher_file
+    from teacher.checkpoint import NATURE, TEACHER_REMEDY, nature_network, read_teacher_file
 
     file = read_teacher_file(path)
     if file.architecture != NATURE:
@@ -129,9 +129,11 @@ def _teacher(path: Path) -> Contents:
         "weights": sum(tensor.numel() for tensor in weights.values()),
     }
     if "selected" in file.net:
-        figures["selected"] = "step {step:,}, which scored {score:.4g} in {games} games".format(
-            **file.net["selected"]
-        )
+        try:
+            text = "step {step:,}, which scored {score:.4g} in {games} games".format(**file.net["selected"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path}: its selected is {file.net['selected']!r}", TEACHER_REMEDY) from error
+        figures["selected"] = text
     return Contents("teacher", {**figures, "tensors": rows}, provenance, pictures)
 
 

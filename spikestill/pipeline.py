@@ -138,20 +138,24 @@ def run(config: RunConfig, run_dir: Path, *, resume: bool = False) -> StageResul
     for index, name in enumerate(STAGES):
         resolved = config.stage(name, run_dir, teacher)
         key = stage_key(name, resolved, state)
-        _bring_back(name, key, run_dir, state)
         heading = f"[{index + 1}/{len(STAGES) + 1}] {name}"
         if up_to_date(name, key, run_dir, state):
             _say(f"{heading}: up to date")
             continue
         _say(f"{heading}: {VERBS[name].summary}")
-        done = _run_stage(name, resolved, key, run_dir, state)
-        state.game = config.environment.game
-        state.save()
+        held, state.game = state.game, config.environment.game
+        try:
+            done = _run_stage(name, resolved, key, run_dir, state)
+        except Exception:
+            state.game = held
+            state.save()
+            raise
         if not done:
             return StageResult(state.path, {"stopped_in": name}, finished=False)
     _say(f"[{len(STAGES) + 1}/{len(STAGES) + 1}] report")
     from spikestill.report import write_report
 
+    state.game = config.environment.game
     state.save()
     report = run_dir / REPORT
     write_report(run_dir, {name: state.stages[name] for name in STAGES}, teacher, report)
@@ -181,33 +185,22 @@ def _refuse_to_replace(game: str, run_dir: Path, state: State) -> None:
         if VERBS[name].resumable and saved.get("finished") and state.sha256(artefact) != saved.get("sha256"):
             raise UserError(
                 f"{artefact}: is not what {name} left there, and the run would replace it",
-                f"move it (and {RESUMED_FROM[name]}, where there is one) away, or give another --run_dir",
+                f"move it away ({' and '.join(_files(name))}), or give another --run_dir",
             )
 
 
-def _bring_back(name: str, key: str, run_dir: Path, state: State) -> None:
-    """Put a finished artefact that lies aside back in its place, where it is what is wanted again."""
-    finished = state.stages.get(name, {}).get("before")
-    if finished is None or finished["key"] != key:
-        return
-    _put_back(name, run_dir)
-    state.stages[name] = finished
-    state.save()
+def _files(name: str) -> tuple[str, ...]:
+    """Return the artefact and the checkpoint of a stage that can be resumed; they may be one."""
+    return tuple(dict.fromkeys((VERBS[name].artefact, RESUMED_FROM[name])))
 
 
-def _files(name: str) -> list[str]:
-    """Return the checkpoint and the artefact of a stage that can be resumed; they may be one."""
-    return sorted({RESUMED_FROM[name], VERBS[name].artefact})
-
-
-def _put_back(name: str, run_dir: Path) -> None:
-    for file in _files(name):
-        if _aside(run_dir, file).is_file():
-            _aside(run_dir, file).replace(run_dir / file)
-
-
-def _aside(run_dir: Path, file: str) -> Path:
-    return run_dir / f"{file}.before"
+def _set_aside(path: Path) -> Path:
+    """Rename a file to ``.before``, with a number where there is one already; return where it lies."""
+    aside, number = path.with_name(f"{path.name}.before"), 1
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.name}.before{number}")
+    return path.replace(aside)
 
 
 def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) -> bool:
@@ -217,34 +210,24 @@ def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) ->
     resume = resumable and before.get("key") == key and before.get("finished") is False
     spent = before.get("seconds", 0.0) if resume else 0.0
     # What an earlier key left must not be there once this one counts as begun: a kill may come before the stage
-    # itself replaces it. Only a stage may refuse to replace what it is to read. The last finished artefact stays
-    # aside until another is finished; what was begun and left since then goes.
+    # itself replaces it. Only a stage may refuse to replace what it is to read. The artefact goes first: a checkpoint
+    # without it can be resumed. All lie aside, finished or not, until the stage is done.
     read = {path.resolve() for path in files_read(name, config).values()}
-    left = _files(name) if resumable and not resume else []
-    moved = [file for file in left if (run_dir / file).is_file() and (run_dir / file).resolve() not in read]
-    finished = before if before.get("finished") else before.get("before")
-    for file in moved:
-        if "before" in before:
-            (run_dir / file).unlink()
-        else:
-            (run_dir / file).replace(_aside(run_dir, file))
-    begun: dict[str, Any] = {"before": finished} if resumable and finished else {}
-    state.stages[name] = {"key": key, "finished": False, "seconds": spent, "summary": {}, **begun}
+    left = [run_dir / file for file in _files(name)] if resumable and not resume else []
+    moved = {path: _set_aside(path) for path in left if path.is_file() and path.resolve() not in read}
+    state.stages[name] = {"key": key, "finished": False, "seconds": spent, "summary": {}}
     state.save()
     began = time.monotonic()
     try:
         with stops_heard() as stop:
             result = VERBS[name].run(config, run_dir, resume=resume)
     except Exception:
-        if moved and not any((run_dir / file).exists() for file in moved):  # refused before it wrote anything
-            _put_back(name, run_dir)
-            state.stages[name] = finished or before
+        if moved and not any(path.exists() for path in moved):  # refused before it wrote anything
+            for path in reversed(moved):
+                moved[path].replace(path)
+            state.stages[name] = before
             state.save()
         raise
-    if result.finished:
-        begun = {}
-        for file in _files(name) if resumable else []:
-            _aside(run_dir, file).unlink(missing_ok=True)
     seconds = spent + time.monotonic() - began
     state.stages[name] = {
         "key": key,
@@ -253,9 +236,12 @@ def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) ->
         "seconds": round(seconds, 2),
         "summary": json.loads(json.dumps(dict(result.summary), default=str)),
         "sha256": state.sha256(run_dir / VERBS[name].artefact) if result.finished else "",
-        **begun,
     }
     state.save()
+    if result.finished and resumable:
+        for file in _files(name):
+            for aside in run_dir.glob(f"{file}.before*"):
+                aside.unlink()
     _say(f"    {name} {'done' if result.finished else 'stopped'} after {seconds:,.0f} s")
     return result.finished and not stop
 

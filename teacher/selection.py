@@ -43,7 +43,7 @@ class Selection:
         self, environment: EnvironmentConfig, period: int, games: int, *, began_with_a_teacher: bool
     ) -> None:
         self._environment, self._period, self._games = environment, period, games
-        self._considered = -period if began_with_a_teacher else 0
+        self._considered: int | None = None if began_with_a_teacher else 0
         self.score: float | None = None
         self.best_score: float | None = None
         self.best_step: int | None = None
@@ -51,8 +51,10 @@ class Selection:
 
     def due(self, step: int, last_step: int) -> bool:
         """Return True where the weights at ``step`` of a training of ``last_step`` are to play."""
+        if not self._period or self._considered is None:
+            return self._period > 0
         since = step - self._considered
-        return self._period > 0 and (since >= self._period or (step >= last_step and since > 0))
+        return since >= self._period or (step >= last_step and since > 0)
 
     def consider(self, weights: Weights, q_values: QFunction, step: int, stop: Callable[[], bool]) -> bool:
         """Let a snapshot play, and keep it where it is better than the best; an earlier one wins a tie.

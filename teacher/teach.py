@@ -232,7 +232,7 @@ class Training:
             raise UserError(f"{path}: {error.what}", "start again in another --run_dir") from error
         self.replay.set_state(parts["replay"])
         self.actor.set_state(parts["actor"])
-        if self.config.selection_period and "selection" in counters:
+        if "selection" in counters:
             self.selection.set_state(parts["selection"], counters["selection"])
         self.parents = dict(Provenance.from_json(metadata["provenance"]).parents)
         self.step, self.segment_began = counters["step"], counters["segment_began"]

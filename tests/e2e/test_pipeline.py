@@ -228,39 +228,58 @@ def test_a_run_of_another_game_is_refused(
     assert "run: holds a run of pong, which one of freeway would replace" in capsys.readouterr().err
 
 
-def test_a_finished_artefact_outlives_others_that_are_begun_and_left(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_nothing_goes_before_the_stage_that_replaces_it_is_done(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A finished buffer and two begun ones lie aside until another is finished; a refusal puts the newest back."""
     run_dir = tmp_path / "run"
     shutil.copytree(folder / "run", run_dir)
     command = [*words(folder), "--run_dir", str(run_dir)]
-    buffer, checkpoint = (run_dir / name for name in (BUFFER, RESUMED_FROM["distill"]))
-    finished = {path: path.read_bytes() for path in (buffer, checkpoint, run_dir / STUDENT)}
+    buffer = run_dir / BUFFER
+    finished, resumed = buffer.read_bytes(), []
 
-    def stopped(config: RecordConfig, run_dir: Path, **_: object) -> StageResult:
-        (run_dir / BUFFER).write_bytes(b"some of it")
+    def stopped(config: RecordConfig, run_dir: Path, *, resume: bool) -> StageResult:
+        resumed.append(resume)
+        with open(run_dir / BUFFER, "ab") as file:
+            file.write(b"%d " % config.frames)
         return StageResult(run_dir / BUFFER, {}, finished=False)
+
+    def refused(*_: object, **__: object) -> None:
+        raise UserError("no")
 
     with monkeypatch.context() as patch:
         patch.setattr("student.rollout.run", stopped)
-        for frames in ("352", "384"):
+        for frames in ("352", "384", "384"):
             assert cli.main([*command, "--record.frames", frames]) == cli.INTERRUPTED
-            assert buffer.read_bytes() == b"some of it"
-        with monkeypatch.context() as inner:
-            inner.setattr("student.rollout.run", refused)
-            assert cli.main([*command, "--record.frames", "416"]) == cli.FAILED
-        assert buffer.read_bytes() == finished[buffer]
-        assert cli.main([*command, "--record.frames", "352"]) == cli.INTERRUPTED
-    capsys.readouterr()
+        patch.setattr("student.rollout.run", refused)
+        assert cli.main([*command, "--record.frames", "416"]) == cli.FAILED
+        patch.setattr("student.rollout.run", stopped)
+        assert cli.main([*command, "--record.frames", "384"]) == cli.INTERRUPTED
+    assert resumed == [False, False, True, True]
+    assert buffer.read_bytes() == b"384 384 384 "
+    assert (run_dir / f"{BUFFER}.before").read_bytes() == finished
+    assert (run_dir / f"{BUFFER}.before2").read_bytes() == b"352 "
     assert cli.main(command) == 0
-    said = capsys.readouterr().err
-    assert not {"record", "distill", "map"} & set(made(said))
-    assert all(path.read_bytes() == content for path, content in finished.items())
-    assert not list(run_dir.glob("*.before"))
+    assert not list(run_dir.glob("*.before*"))
 
 
-def refused(*_: object, **__: object) -> None:
-    raise UserError("no")
+def test_a_finished_artefact_that_is_gone_is_made_again_and_resumed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(folder / "run", run_dir)
+    (run_dir / BUFFER).unlink()
+    resumed = []
+
+    def stopped(config: RecordConfig, run_dir: Path, *, resume: bool) -> StageResult:
+        resumed.append(resume)
+        (run_dir / BUFFER).write_bytes(b"some")
+        return StageResult(run_dir / BUFFER, {}, finished=False)
+
+    monkeypatch.setattr("student.rollout.run", stopped)
+    for _ in range(3):
+        assert cli.main([*words(folder), "--run_dir", str(run_dir)]) == cli.INTERRUPTED
+    assert resumed == [False, True, True]
 
 
 def test_a_stop_in_the_last_step_of_a_stage_stops_the_pipeline(

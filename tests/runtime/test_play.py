@@ -103,7 +103,7 @@ def test_a_display_that_fails_costs_the_video_and_not_what_was_measured(
     summary = json.loads((tmp_path / "play.json").read_text())
     assert 60 < summary["ticks"] < 600
     assert summary["decisions"] > 10
-    assert (summary["video"], summary["video_frames"]) == (None, 0)
+    assert (summary["video"], summary["video_frames"], summary["interrupted"]) == (None, 0, True)
 
 
 def test_ctrl_c_ends_the_video_and_the_report_cleanly(tmp_path: Path, pong: Files) -> None:

@@ -17,7 +17,14 @@ from configs.errors import UserError
 from configs.loading import plain
 from configs.play import EvaluateConfig
 from spikestill.inspection import read
-from teacher.checkpoint import CHECKPOINT_SCHEMA, read_teacher_file, read_tensors, write_tensors
+from teacher.checkpoint import (
+    CHECKPOINT_SCHEMA,
+    read_teacher,
+    read_teacher_file,
+    read_tensors,
+    save_teacher,
+    write_tensors,
+)
 from teacher.evaluation import evaluate
 from teacher.policy import in_fixed_batches, load_teacher
 from teacher.selection import SEED, Selection
@@ -142,6 +149,33 @@ def test_when_a_snapshot_is_due():
     assert not any(never.due(step, 100) for step in (0, 50, 100))
     fresh = Selection(CONFIG.environment, 40, 2, began_with_a_teacher=False)
     assert [fresh.due(step, 100) for step in (0, 39, 40, 100)] == [False, False, True, True]
+    gone_on = Selection(CONFIG.environment, 40, 2, began_with_a_teacher=True)
+    resumed = Selection(CONFIG.environment, 80, 2, began_with_a_teacher=True)
+    resumed.set_state(*gone_on.state())  # stopped in the games of step 0
+    assert resumed.due(0, 100)
+
+
+def test_choosing_leaves_the_training_as_it_is_and_a_resumption_without_it_keeps_the_best(whole, tmp_path):
+    path = whole.artefact.parent / CHECKPOINT
+    chosen = read_tensors(path, CHECKPOINT_SCHEMA, "")[0]
+    plainly = dataclasses.replace(CONFIG, selection_period=0)
+    run(plainly, tmp_path / "plainly")
+    left = read_tensors(tmp_path / "plainly" / CHECKPOINT, CHECKPOINT_SCHEMA, "")[0]
+    assert left.keys() == {name for name in chosen if not name.startswith("selection.")}
+    assert all(torch.equal(weight, chosen[name]) for name, weight in left.items())
+    shutil.copytree(whole.artefact.parent, tmp_path / "resumed")
+    result = run(dataclasses.replace(plainly, steps=208), tmp_path / "resumed", resume=True)
+    assert result.summary["steps"] == 208
+    found, wanted = load_file(result.artefact), load_file(whole.artefact)
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_a_strange_selection_in_a_file_is_named(whole, tmp_path):
+    path = tmp_path / "teacher.safetensors"
+    weights, game, actions, provenance = read_teacher(whole.artefact)
+    save_teacher(path, weights, game, actions, provenance, selected={"step": "first"})
+    with pytest.raises(UserError, match=r"teacher\.safetensors: its selected is \{'step': 'first'\}"):
+        read(path)
 
 
 def test_the_games_that_choose_are_not_those_of_evaluate():

@@ -61,7 +61,9 @@ def line_chart(
     ys = [value for _, _, y in series for value in y if math.isfinite(value)]
     low, high = min(ys), max(ys)
     room = (high - low) * 0.06 or abs(high) * 0.06 or 1.0
-    bounds = (min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1.0, low - room, high + room)
+    # The axis of a single point begins, or ends, at 0.
+    left_x, right_x = (min(xs), max(xs)) if max(xs) > min(xs) else (min(0.0, xs[0]), max(0.0, xs[0]) or 1.0)
+    bounds = (left_x, right_x, low - room, high + room)
     parts = [_frame(bounds, x_label, y_label, width, height, percent)]
     for index, (_, x, y) in enumerate(series):
         places = [

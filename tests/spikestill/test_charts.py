@@ -52,8 +52,9 @@ def test_a_line_chart_has_a_line_for_each_series_and_a_legend_for_several() -> N
 
 
 def test_a_line_chart_of_one_point_shows_it() -> None:
-    svg = line_chart([("a", [5.0], [1.0])], "x", "y")
+    svg = line_chart([("a", [25_600.0], [1.0])], "x", "y")
     assert len(elements(svg, "circle")) == 1
+    assert {"0", "5,000", "25k"} <= {text.text for text in elements(svg, "text")}
 
 
 def test_a_histogram_has_a_bar_for_each_bin_between_the_first_and_last_that_count() -> None:

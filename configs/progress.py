@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
@@ -49,6 +51,15 @@ class Progress:
             self._bar.write(f"{self.label}: {text}", file=sys.stderr)
         else:
             print(f"{self.label}: {text}", file=sys.stderr, flush=True)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Leave the time spent within out of the rate: something else is done."""
+        began = time.monotonic()
+        yield
+        self._began += time.monotonic() - began
+        if self._bar is not None:
+            self._bar.unpause()
 
     def close(self) -> None:
         """End the bar, or print the last line."""

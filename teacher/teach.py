@@ -347,9 +347,10 @@ def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageRes
             )
         while not stop and (training.selection_due() or training.step < config.steps):
             if training.selection_due():
-                with _naming_checkpoint(training, checkpoint):
-                    if training.select(provenance, stop.__bool__):
-                        bar.say(_selected(training))
+                with _naming_checkpoint(training, checkpoint), bar.aside():
+                    played = training.select(provenance, stop.__bool__)
+                if played:
+                    bar.say(_selected(training))
                 continue
             before = training.step
             with _naming_checkpoint(training, checkpoint):

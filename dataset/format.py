@@ -419,7 +419,6 @@ def _check_chunks(dataset: h5py.Dataset, name: str) -> None:
     if dataset.chunks is None:
         return
     there: set[tuple[int, ...]] = set()
-
     dataset.id.chunk_iter(lambda chunk: there.add(chunk.chunk_offset))
     for first in itertools.product(*map(range, itertools.repeat(0), dataset.shape, dataset.chunks)):
         if first not in there:

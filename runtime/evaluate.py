@@ -49,7 +49,7 @@ def run(config: EvaluateConfig, run_dir: Path, *, resume: bool = False) -> Stage
     # A file that is missing is refused by its reader.
     parents = {role: path for role, path in paths.items() if path.is_file()}
     provenance = Provenance.of(config, config.seed, parents)
-    if config.compare:
+    if config.compare and config.agent != "teacher":
         # Opened before the agent has played a hundred games, not after them.
         with _scores_function("teacher", game, len(action_meanings(game)), paths):
             pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from configs.artefacts import TEACHER
 from configs.environment import check_game
 from configs.errors import UserError
 
@@ -25,7 +26,7 @@ def zoo_path(game: str, name: str, root: Path = ROOT) -> Path:
     files = zoo_files(root)
     has = "; ".join(f"{known}: {', '.join(names)}" for known, names in files.items()) or "nothing yet"
     stage = "teach" if name.startswith("teacher") else "map" if name.startswith("core_map") else "distill"
-    instead = ", take --agent teacher" if "teacher.safetensors" in files.get(game, ()) else ""
+    instead = ", take --agent teacher" if TEACHER in files.get(game, ()) else ""
     raise UserError(
         f"the zoo has no {name} for {game}; it has {has}",
         f"make one with `spikestill {stage}` and give its path{instead}, or play another game",

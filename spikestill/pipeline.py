@@ -21,7 +21,7 @@ from configs.errors import UserError
 from configs.loading import plain
 from configs.pipeline import STAGES, RunConfig
 from configs.provenance import file_sha256
-from configs.stage import StageResult, stops_heard
+from configs.stage import MOVE_AWAY, StageResult, stops_heard
 from spikestill.verbs import VERBS
 
 STATE = "pipeline.json"
@@ -179,7 +179,7 @@ def _refuse_to_replace(game: str, run_dir: Path, state: State) -> None:
         if saved is None:
             raise UserError(
                 f"{artefact}: is there, and {state.path} does not know it: {name} would replace it",
-                "move it away, or give another --run_dir",
+                MOVE_AWAY,
             )
         # The others are made in minutes, and nobody goes on with one by hand.
         if VERBS[name].resumable and saved.get("finished") and state.sha256(artefact) != saved.get("sha256"):

@@ -216,7 +216,7 @@ class Training:
             UserError: the file cannot be read, or was written with other options.
         """
         tensors, metadata = read_tensors(path, CHECKPOINT_SCHEMA, "start again in another --run_dir")
-        # What an option does not say that is newer than the checkpoint is its default.
+        # An option that is newer than the checkpoint had what is its default now.
         saved = plain(TeachConfig()) | json.loads(metadata["config"])
         check_same_config(saved, plain(self.config), path)
         counters = json.loads(metadata["counters"])

@@ -19,11 +19,11 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from benchmarks.measurement import finish
-from configs.hardware import hardware
-from configs.provenance import Provenance
-from deploy.core_map import CoreMap
-from deploy.simulator import CoreSimulator
-from student.integer_net import IntegerLayer
+from spikestill.common.provenance import Provenance
+from spikestill.configs.hardware import hardware
+from spikestill.deploy.core_map import CoreMap
+from spikestill.deploy.simulator import CoreSimulator
+from spikestill.student.integer_net import IntegerLayer
 
 STAGES = 16
 SIZE = 256

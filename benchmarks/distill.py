@@ -19,13 +19,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.measurement import finish, median_rate
-from configs.distill import DistillConfig
-from dataset.reader import BufferReader
-from student.architectures import architecture, centred
-from student.distill import Distillation
-from student.integer_net import STACK_SHAPE
-from student.losses import kl
-from teacher.machine import cores
+from spikestill.common.processor import cores
+from spikestill.configs.distill import DistillConfig
+from spikestill.dataset.reader import BufferReader
+from spikestill.student.architectures import architecture, centred
+from spikestill.student.distill import Distillation
+from spikestill.student.integer_net import STACK_SHAPE
+from spikestill.student.losses import kl
 
 BATCH = 128
 

@@ -22,11 +22,11 @@ if __name__ == "__main__" and not __package__:
 import numpy as np
 
 from benchmarks.measurement import finish
-from deploy.lava.fused import FusedLava
-from deploy.lava.stock import StockLava
-from deploy.packed_kernel import PackedNet
-from student.architectures import LayerSpec
-from student.integer_net import IntegerNet, load
+from spikestill.deploy.lava.fused import FusedLava
+from spikestill.deploy.lava.stock import StockLava
+from spikestill.deploy.packed_kernel import PackedNet
+from spikestill.student.architectures import LayerSpec
+from spikestill.student.integer_net import IntegerNet, load
 from tests.nets import random_net, random_stack, table1_net
 
 SMALL_SHAPE = (4, 18, 18)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from configs.provenance import git_commit, processor, versions
-from teacher.machine import cores, native_bf16
+from spikestill.common.processor import cores, native_bf16
+from spikestill.common.provenance import git_commit, processor, versions
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measurement import finish
-from configs.environment import EnvironmentConfig
-from configs.play import PlayConfig
-from runtime.agents import AGENTS
-from runtime.play import run
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.play import PlayConfig
+from spikestill.runtime.agents import AGENTS
+from spikestill.runtime.play import run
 
 KEYS = (
     "seconds", "decisions", "misses", "unseen", "latency_ms", "jitter_ms", "lost_s", "scores", "histogram",

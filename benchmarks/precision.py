@@ -24,21 +24,21 @@ import numpy as np
 import torch
 
 from benchmarks.measurement import finish
-from configs.environment import EnvironmentConfig
-from configs.errors import UserError
-from configs.teach import TeachConfig
-from runtime.zoo import zoo_path
-from teacher import q_network
-from teacher.actor import Actor
-from teacher.checkpoint import read_teacher
-from teacher.device_learner import DeviceLearner
-from teacher.device_replay import DeviceReplay
-from teacher.host_learner import HostLearner
-from teacher.learner import Learner, compute_device
-from teacher.machine import cores, keep_freed_memory
-from teacher.precision.formats import FORMATS, number_format
-from teacher.q_network import Weights
-from teacher.replay import Batch, Replay
+from spikestill.common.errors import UserError
+from spikestill.common.precision.formats import FORMATS, number_format
+from spikestill.common.processor import compute_device, cores, keep_freed_memory
+from spikestill.common.zoo import zoo_path
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.teach import TeachConfig
+from spikestill.teacher.atari import q_network
+from spikestill.teacher.atari.actor import Actor
+from spikestill.teacher.atari.device_learner import DeviceLearner
+from spikestill.teacher.atari.device_replay import DeviceReplay
+from spikestill.teacher.atari.host_learner import HostLearner
+from spikestill.teacher.atari.learner import Learner
+from spikestill.teacher.atari.q_network import Weights
+from spikestill.teacher.atari.replay import Batch, Replay
+from spikestill.teacher.checkpoint import read_teacher
 
 STEPS, ENVS, BATCH = 20_000, 16, 32
 TARGET_UPDATES = 250

@@ -21,11 +21,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measurement import finish
-from configs.record import RecordConfig
-from dataset.reader import BufferReader
-from dataset.recorder import run
-from teacher.environment import make_vector_env
-from teacher.policy import Policy, load_teacher
+from spikestill.configs.record import RecordConfig
+from spikestill.dataset.reader import BufferReader
+from spikestill.dataset.recorder import run
+from spikestill.teacher.atari.environment import make_vector_env
+from spikestill.teacher.policy import Policy, load_teacher
 
 BATCH = 128
 

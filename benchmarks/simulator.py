@@ -24,15 +24,15 @@ import numpy as np
 import torch
 
 from benchmarks.measurement import finish
-from configs.hardware import hardware
-from configs.provenance import Provenance
-from deploy.mapping import map_net
-from deploy.packed_kernel import PackedNet
-from deploy.simulator import CoreSimulator
-from student.architectures import ARCHITECTURES
-from student.integer_net import IntegerNet, load
-from student.torch_net import TorchIntegerNet, convolve
-from teacher.machine import cores
+from spikestill.common.processor import cores
+from spikestill.common.provenance import Provenance
+from spikestill.configs.hardware import hardware
+from spikestill.deploy.mapping import map_net
+from spikestill.deploy.packed_kernel import PackedNet
+from spikestill.deploy.simulator import CoreSimulator
+from spikestill.student.architectures import ARCHITECTURES
+from spikestill.student.integer_net import IntegerNet, load
+from spikestill.student.torch_net import TorchIntegerNet, convolve
 from tests.nets import table1_net
 
 ROUNDS = 9

@@ -39,11 +39,11 @@ RUN_CLEANRL = "import ale_py, runpy; runpy.run_module('cleanrl.dqn_atari', run_n
 
 def ours(recipe: str) -> dict[str, Any]:
     """Return agent steps/s of our training after its warm-up, and where the time of a round goes."""
-    from configs.teach import TeachConfig
-    from teacher.actor import Actor
-    from teacher.host_learner import HostLearner
-    from teacher.replay import Replay
-    from teacher.teach import Training
+    from spikestill.configs.teach import TeachConfig
+    from spikestill.teacher.atari.actor import Actor
+    from spikestill.teacher.atari.host_learner import HostLearner
+    from spikestill.teacher.atari.replay import Replay
+    from spikestill.teacher.atari.teach import Training
 
     same: dict[str, Any] = dict(
         num_envs=8, batch_size=32, update_period=4, n_step=1, priority_exponent=0.0, target_period=1_000
@@ -96,7 +96,7 @@ def clock(owner: type, method: str, spent: dict[str, float]) -> None:
 
 def replay_bytes(frames: int) -> int:
     """Return the bytes of a replay of ``frames`` frames, with priorities."""
-    from teacher.replay import Replay
+    from spikestill.teacher.atari.replay import Replay
 
     replay = Replay(frames, 32, 3, 0.99, 0.5)
     return sum(array.nbytes for array in vars(replay).values() if hasattr(array, "nbytes"))

@@ -31,9 +31,9 @@ ZOO_STEPS = 10_000_000
 
 def ours(target: float, seed: int) -> dict[str, Any]:
     """Train by the recipe, whole, until the last games average ``target``; return seconds, steps, curve."""
-    from configs.loading import find_recipe, load
-    from configs.teach import TeachConfig
-    from teacher.teach import Training
+    from spikestill.configs.loading import find_recipe, load
+    from spikestill.configs.teach import TeachConfig
+    from spikestill.teacher.atari.teach import Training
 
     config = load(TeachConfig, find_recipe("teach-fast"), {"seed": seed})
     curve: list[tuple[int, int, float | None]] = []

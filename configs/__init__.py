@@ -1,1 +1,1 @@
-"""Typed configuration, hardware limits, provenance and recipes: the ground floor, imported by every stage."""
+"""Options of every command, hardware limits and recipes."""

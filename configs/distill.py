@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from configs.errors import UserError, nearest
-from configs.teach import check_range
+from spikestill.common.errors import UserError, nearest
+from spikestill.common.ranges import check_range
 
 ARCHITECTURE_NAMES = ("1chip", "2chip", "4chip", "8chip")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from configs.teach import check_range
+from spikestill.common.ranges import check_range
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from configs.teach import check_range
+from spikestill.common.ranges import check_range
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from configs.errors import UserError, nearest
+from spikestill.common.errors import UserError, nearest
 
 if TYPE_CHECKING:
     import numpy as np

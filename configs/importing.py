@@ -6,9 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from configs.environment import check_game
-from configs.errors import UserError
-from configs.teach import check_range
+from spikestill.common.environment import check_game
+from spikestill.common.errors import UserError
+from spikestill.common.ranges import check_range
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

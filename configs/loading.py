@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from configs.errors import UserError, nearest
+from spikestill.common.errors import UserError, nearest
 
 Config = TypeVar("Config")
 RECIPES = Path(__file__).resolve().parent / "recipes"

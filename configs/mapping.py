@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from configs.hardware import hardware
-from configs.teach import check_range
+from spikestill.common.ranges import check_range
+from spikestill.configs.hardware import hardware
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

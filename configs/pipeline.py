@@ -6,15 +6,15 @@ import dataclasses
 from pathlib import Path
 from typing import Any, ClassVar
 
-from configs.artefacts import GAME, INPUTS
-from configs.distill import DistillConfig
-from configs.environment import EnvironmentConfig
-from configs.errors import UserError
-from configs.mapping import MapConfig
-from configs.play import EvaluateConfig, PlayConfig
-from configs.record import RecordConfig
-from configs.teach import check_range
-from configs.verify import VerifyConfig
+from spikestill.common.artefacts import GAME, INPUTS
+from spikestill.common.errors import UserError
+from spikestill.common.ranges import check_range
+from spikestill.configs.distill import DistillConfig
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.mapping import MapConfig
+from spikestill.configs.play import EvaluateConfig, PlayConfig
+from spikestill.configs.record import RecordConfig
+from spikestill.configs.verify import VerifyConfig
 
 STAGES = ("record", "distill", "map", "verify", "play", "evaluate")
 PLAYING = ("record", "play", "evaluate")

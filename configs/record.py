@@ -6,9 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import ClassVar
 
-from configs.environment import EnvironmentConfig
-from configs.errors import UserError
-from configs.teach import check_range
+from spikestill.common.errors import UserError
+from spikestill.common.ranges import check_range
+from spikestill.configs.environment import EnvironmentConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,18 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from configs.environment import EnvironmentConfig
-from configs.errors import UserError
-
-
-def check_range(owner: object, field: str, low: float, high: float) -> None:
-    """Raise UserError unless ``low <= owner.field <= high``."""
-    value = getattr(owner, field)
-    if not low <= value <= high:
-        raise UserError(
-            f"{type(owner).__name__}.{field} is {value}, its range is {low:g}..{high:g}",
-            f"give --{field} a value in that range",
-        )
+from spikestill.common.errors import UserError
+from spikestill.common.ranges import check_range
+from spikestill.configs.environment import EnvironmentConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +45,7 @@ class TeachConfig:
     """Split the last layer into a value and an advantage stream (Wang 2016). The teacher is saved as a plain Nature
     network, which says the same."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
-    """``adam`` (Kingma 2015) or ``rmsprop``, centred with decay 0.95 (Mnih 2015, teacher/rmsprop.py)."""
+    """``adam`` (Kingma 2015) or ``rmsprop``, centred with decay 0.95 (Mnih 2015, teacher/atari/rmsprop.py)."""
     learning_rate: float = 2.5e-4
     """Step size of the optimiser, > 0. Adam at 2.5e-4 without ``center_pixels`` kills conv1's ReLUs in Pong."""
     learning_rate_final: float = 2e-5

@@ -21,11 +21,11 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from configs.atomic import is_no_space, no_space, write_bytes
-from configs.environment import GAMES, MAX_ACTIONS
-from configs.errors import MALFORMED, UserError
-from configs.provenance import Provenance
-from dataset.journal import JournaledFile, in_use, recover, replacing
+from spikestill.common.atomic import is_no_space, no_space, write_bytes
+from spikestill.common.environment import GAMES, MAX_ACTIONS
+from spikestill.common.errors import MALFORMED, UserError
+from spikestill.common.provenance import Provenance
+from spikestill.dataset.journal import JournaledFile, in_use, recover, replacing
 
 SCHEMA = "spikestill.buffer"
 VERSION = 1

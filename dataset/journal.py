@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from configs.errors import UserError
+from spikestill.common.errors import UserError
 
 PAGE = 4096
 MAGIC = b"SPKJRNL1"

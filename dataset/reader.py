@@ -8,8 +8,6 @@ Axis suffixes: B batch, C the four frames of a stack (oldest first), H height, W
 
 from __future__ import annotations
 
-import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -18,9 +16,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from configs.errors import UserError
-from dataset.format import CHUNK_ROWS, PIXELS, SIDE, BufferFile, Header
-from teacher.machine import cores
+from spikestill.common.errors import UserError
+from spikestill.common.memory import free_memory
+from spikestill.common.processor import cores
+from spikestill.dataset.format import CHUNK_ROWS, PIXELS, SIDE, BufferFile, Header
 
 STACK = 4
 # Share of the machine's free memory that frames may take where no limit is given.
@@ -41,52 +40,6 @@ class Batch(NamedTuple):
     actions: npt.NDArray[np.int64]
 
 
-def free_memory() -> int:
-    """Return the bytes of memory that this process could be given now, by the machine and by its control group."""
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return min(int(line.split()[1]) * 1024, group_memory())
-    except OSError:
-        pass
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-
-
-def group_memory(root: Path = Path("/sys/fs/cgroup"), process: Path = Path("/proc/self/cgroup")) -> int:
-    """Return the bytes that the process's control group and those around it leave free; ``sys.maxsize`` without limits.
-
-    A container, a Slurm job or a systemd slice that goes over its limit is killed without a word (Linux, cgroup v2:
-    ``memory.max`` - ``memory.current``, where file pages that can be dropped are not counted).
-
-    Args:
-        root: where the hierarchy is mounted.
-        process: the file that says in which group the process is.
-    """
-    free = sys.maxsize
-    try:
-        group = next(
-            line.partition("::")[2] for line in process.read_text().splitlines() if line.startswith("0::")
-        )
-    except (OSError, StopIteration):
-        return free
-    folder = root / group.strip("/")
-    for each in (folder, *folder.parents):
-        if not each.is_relative_to(root):
-            break
-        try:
-            limit, used = (
-                (each / "memory.max").read_text().strip(),
-                int((each / "memory.current").read_text()),
-            )
-            rows = (line.split() for line in (each / "memory.stat").read_text().splitlines())
-            droppable = next((int(row[1]) for row in rows if row[0] == "inactive_file"), 0)
-        except (OSError, ValueError):
-            continue
-        if limit != "max":
-            free = min(free, max(0, int(limit) - used + droppable))
-    return free
-
-
 class BufferReader:
     """A buffer for training and verification.
 
@@ -102,7 +55,7 @@ class BufferReader:
         memory: bytes of unpacked frames to hold, >= 0 (7,056 a step); None: 60 % of what is free.
 
     Raises:
-        UserError: see :class:`dataset.format.BufferFile`; no step is valid; ``memory`` is negative.
+        UserError: see :class:`BufferFile`; no step is valid; ``memory`` is negative.
     """
 
     def __init__(self, path: Path | str, memory: int | None = None) -> None:

@@ -19,15 +19,24 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from configs.artefacts import BUFFER
-from configs.errors import UserError
-from configs.progress import Progress
-from configs.provenance import Provenance
-from configs.record import RecordConfig
-from configs.stage import StageResult, StopRequest, goes_on, stop_on_signal
-from dataset.format import CHUNK_ROWS, PIXELS, BufferFile, BufferWriter, Header, Steps, game_returns
-from teacher.environment import action_meanings, make_vector_env
-from teacher.machine import cores
+from spikestill.common.artefacts import BUFFER, TEACHER
+from spikestill.common.errors import UserError
+from spikestill.common.processor import cores
+from spikestill.common.progress import Progress
+from spikestill.common.provenance import Provenance
+from spikestill.common.stage import StageResult, StopRequest, goes_on, stop_on_signal
+from spikestill.common.zoo import zoo_path
+from spikestill.configs.record import RecordConfig
+from spikestill.dataset.format import (
+    CHUNK_ROWS,
+    PIXELS,
+    BufferFile,
+    BufferWriter,
+    Header,
+    Steps,
+    game_returns,
+)
+from spikestill.teacher.atari.environment import action_meanings, make_vector_env
 
 # Blocks that may wait to be packed before the games wait for the disk.
 BLOCKS_IN_FLIGHT = 2
@@ -247,7 +256,7 @@ def record(
 
 
 def _reopen(path: Path, config: RecordConfig, provenance: Provenance) -> BufferWriter:
-    from teacher.teach import check_same_config
+    from spikestill.common.training import check_same_config
 
     writer = BufferWriter.append(path, config.compression)
     try:
@@ -256,7 +265,7 @@ def _reopen(path: Path, config: RecordConfig, provenance: Provenance) -> BufferW
             | {role: record.parents.get(role) for role in ("teacher", "student")}
             for record in (writer.header.provenance, provenance)
         )
-        check_same_config(saved, now, path)
+        check_same_config(saved, now, path, ())
     except BaseException:
         writer.close()
         raise
@@ -319,10 +328,10 @@ def run(
     """
     import torch
 
-    from teacher.policy import load_teacher
+    from spikestill.teacher.policy import load_teacher
 
     resume = goes_on("record", run_dir, BUFFER, resume=resume)
-    teacher = config.teacher if config.teacher is not None else zoo_teacher(config.environment.game)
+    teacher = config.teacher if config.teacher is not None else zoo_path(config.environment.game, TEACHER)
     policy = load_teacher(teacher)
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, cores() // 2))
@@ -331,20 +340,3 @@ def run(
         return record(policy, config, run_dir / BUFFER, resume=resume, parents=parents, player=player)
     finally:
         torch.set_num_threads(threads)
-
-
-def zoo_teacher(game: str) -> Path:
-    """Return the shipped teacher of ``game``.
-
-    Raises:
-        UserError: none is shipped.
-    """
-    import zoo
-
-    path = Path(zoo.__path__[0]) / game / "teacher.safetensors"
-    if not path.is_file():
-        raise UserError(
-            f"the zoo has no teacher for {game} ({path})",
-            "train one with `spikestill teach` and give --teacher",
-        )
-    return path

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from configs.atomic import write_bytes
-from configs.errors import MALFORMED, UserError
-from configs.hardware import HardwareSpec
-from configs.provenance import Provenance, check_content, content_sha256, file_sha256
-from student.integer_net import IntegerLayer, check_input_shape, pack_ternary, unpack_ternary
+from spikestill.common.atomic import write_bytes
+from spikestill.common.errors import MALFORMED, UserError
+from spikestill.common.provenance import Provenance, check_content, content_sha256, file_sha256
+from spikestill.configs.hardware import HardwareSpec
+from spikestill.student.integer_net import IntegerLayer, check_input_shape, pack_ternary, unpack_ternary
 
 if TYPE_CHECKING:
     import h5py
@@ -279,7 +279,7 @@ def save(core_map: CoreMap, path: Path) -> None:
 def load(path: Path) -> CoreMap:
     """Read a core map, checking schema, version, sizes, dtypes, index ranges and the content's hash.
 
-    Whether the map obeys the hardware's rules is :func:`deploy.validate.validate`'s to say.
+    Whether the map obeys the hardware's rules is :func:`validate`'s to say.
 
     Raises:
         UserError: the file is missing, truncated, foreign, newer, altered, or declares impossible sizes.

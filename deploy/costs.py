@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from configs.hardware import HardwareSpec
-from deploy.core_map import NONE, CoreMap
-from deploy.rates import Rates
-from student.integer_net import IntegerLayer, IntegerNet
-from student.torch_net import TorchIntegerNet, convolve
+from spikestill.configs.hardware import HardwareSpec
+from spikestill.deploy.core_map import NONE, CoreMap
+from spikestill.deploy.rates import Rates
+from spikestill.student.integer_net import IntegerLayer, IntegerNet
+from spikestill.student.torch_net import TorchIntegerNet, convolve
 
 TRUENORTH_CORE_W = 15.7e-6
 TRUENORTH_CHIP_W = 64.4e-3

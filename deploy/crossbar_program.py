@@ -24,9 +24,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from deploy.core_map import NONE, WORD_BITS, CoreMap
-from deploy.packed_kernel import words_for
-from deploy.popcount import EIGHT
+from spikestill.deploy.core_map import NONE, WORD_BITS, CoreMap
+from spikestill.deploy.packed_kernel import words_for
+from spikestill.deploy.popcount import EIGHT
 
 NEVER = np.iinfo(np.int32).max
 MOST_MOVES = 20

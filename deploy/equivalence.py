@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from deploy.core_map import NONE, CoreMap
-from deploy.validate import violations
-from student.integer_net import IntegerLayer, IntegerNet, sum_bound
+from spikestill.deploy.core_map import NONE, CoreMap
+from spikestill.deploy.validate import violations
+from spikestill.student.integer_net import IntegerLayer, IntegerNet, sum_bound
 
 
 def first_deviation(core_map: CoreMap, net: IntegerNet) -> str | None:

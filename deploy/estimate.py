@@ -8,19 +8,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from configs.artefacts import ESTIMATE
-from configs.document import write_document
-from configs.errors import UserError
-from configs.estimating import EstimateConfig
-from configs.hardware import hardware
-from configs.provenance import Provenance
-from configs.stage import StageResult
-from deploy import costs
-from deploy.core_map import check_mapped_from
-from deploy.frames import Frames
-from deploy.rates import firing_rates
-from deploy.validate import load_valid
-from student.integer_net import load as load_student
+from spikestill.common.artefacts import ESTIMATE
+from spikestill.common.document import write_document
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance
+from spikestill.common.stage import StageResult
+from spikestill.configs.estimating import EstimateConfig
+from spikestill.configs.hardware import hardware
+from spikestill.deploy import costs
+from spikestill.deploy.core_map import check_mapped_from
+from spikestill.deploy.frames import Frames
+from spikestill.deploy.rates import firing_rates
+from spikestill.deploy.validate import load_valid
+from spikestill.student.integer_net import load as load_student
 
 VERSION = 1
 LOIHI = ("loihi", "loihi2")

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from configs.exporting import ExportConfig
-from configs.stage import StageResult
-from deploy.core_map import check_not_stale
-from deploy.exports import netx, nir_graph, ranc
-from deploy.frames import Frames
-from deploy.validate import load_valid
-from student.integer_net import load as load_student
+from spikestill.common.stage import StageResult
+from spikestill.configs.exporting import ExportConfig
+from spikestill.deploy.core_map import check_not_stale
+from spikestill.deploy.exports import netx, nir_graph, ranc
+from spikestill.deploy.frames import Frames
+from spikestill.deploy.validate import load_valid
+from spikestill.student.integer_net import load as load_student
 
 NIR, NETX, RANC = "student.nir", "student.net", "ranc"
 

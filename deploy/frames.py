@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from configs.errors import UserError
-from student.integer_net import STACK_SHAPE
+from spikestill.common.errors import UserError
+from spikestill.student.integer_net import STACK_SHAPE
 
 CHUNK = 64
 
@@ -54,7 +54,7 @@ class Frames:
                 f"{reader} reads input of shape {self._shape}, a buffer has {STACK_SHAPE}",
                 "leave --buffer away: random frames are used",
             )
-        from dataset.reader import BufferReader
+        from spikestill.dataset.reader import BufferReader
 
         self.source = "buffer"
         self._reader = BufferReader(buffer, memory=0)

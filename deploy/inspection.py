@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from deploy.core_map import NONE, CoreMap
+from spikestill.deploy.core_map import NONE, CoreMap
 
 
 def summarise(core_map: CoreMap) -> dict[str, Any]:

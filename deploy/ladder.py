@@ -17,9 +17,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from deploy.packed_kernel import PackedNet
-from deploy.simulator import CoreSimulator
-from student.integer_net import IntegerNet, choose, count_votes, naive_forward
+from spikestill.deploy.packed_kernel import PackedNet
+from spikestill.deploy.simulator import CoreSimulator
+from spikestill.student.integer_net import IntegerNet, choose, count_votes, naive_forward
 
 REFERENCE = "pytorch"
 
@@ -141,7 +141,7 @@ def torch_player(net: IntegerNet) -> Callable[[npt.NDArray[np.uint8]], Played]:
     """Return the reference: PyTorch's evaluation of the integer net."""
     import torch
 
-    from student import torch_net
+    from spikestill.student import torch_net
 
     network = torch_net.TorchIntegerNet(net)
 
@@ -201,8 +201,8 @@ def lava_rungs(
     stock_target: Literal["simulation", "loihi2"],
 ) -> Iterator[list[Rung]]:
     """Yield the rungs of the two Lava backends, skipped with the reason where they cannot run."""
-    from configs.errors import UserError
-    from deploy.lava.loader import available
+    from spikestill.common.errors import UserError
+    from spikestill.deploy.lava.loader import available
 
     missing = available()
     with contextlib.ExitStack() as stack:
@@ -223,7 +223,7 @@ def lava_rungs(
 
 
 def _fused(net: IntegerNet, stack: contextlib.ExitStack) -> Callable[[npt.NDArray[np.uint8]], Played]:
-    from deploy.lava.fused import FusedLava
+    from spikestill.deploy.lava.fused import FusedLava
 
     lava = stack.enter_context(FusedLava(net))
     return lambda stacks_BCHW: Played(None, np.stack([lava.votes(one) for one in stacks_BCHW]))
@@ -232,8 +232,8 @@ def _fused(net: IntegerNet, stack: contextlib.ExitStack) -> Callable[[npt.NDArra
 def _stock(
     net: IntegerNet, stack: contextlib.ExitStack, most: int, target: Literal["simulation", "loihi2"]
 ) -> Callable[[npt.NDArray[np.uint8]], Played]:
-    from configs.errors import UserError
-    from deploy.lava.stock import StockLava, synapse_count
+    from spikestill.common.errors import UserError
+    from spikestill.deploy.lava.stock import StockLava, synapse_count
 
     synapses = synapse_count(net)
     if synapses > most:

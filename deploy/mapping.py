@@ -12,26 +12,26 @@ from pathlib import Path
 
 import numpy as np
 
-from configs.artefacts import CORE_MAP
-from configs.hardware import HardwareSpec, hardware
-from configs.mapping import MapConfig
-from configs.provenance import Provenance
-from configs.stage import StageResult
-from deploy.core_map import NONE, CoreMap, save
-from deploy.equivalence import sources
-from deploy.frames import Frames
-from deploy.inspection import summarise
-from deploy.passes.annealing import anneal, hops, ways
-from deploy.passes.emission import emit
-from deploy.passes.lowering import lower
-from deploy.passes.placement import place
-from deploy.passes.pruning import prune
-from deploy.passes.replication import replicate
-from deploy.passes.routing import route
-from deploy.passes.tiling import tile
-from deploy.rates import Rates, firing_rates
-from deploy.validate import validate
-from student.integer_net import IntegerNet, load
+from spikestill.common.artefacts import CORE_MAP
+from spikestill.common.provenance import Provenance
+from spikestill.common.stage import StageResult
+from spikestill.configs.hardware import HardwareSpec, hardware
+from spikestill.configs.mapping import MapConfig
+from spikestill.deploy.core_map import NONE, CoreMap, save
+from spikestill.deploy.equivalence import sources
+from spikestill.deploy.frames import Frames
+from spikestill.deploy.inspection import summarise
+from spikestill.deploy.passes.annealing import anneal, hops, ways
+from spikestill.deploy.passes.emission import emit
+from spikestill.deploy.passes.lowering import lower
+from spikestill.deploy.passes.placement import place
+from spikestill.deploy.passes.pruning import prune
+from spikestill.deploy.passes.replication import replicate
+from spikestill.deploy.passes.routing import route
+from spikestill.deploy.passes.tiling import tile
+from spikestill.deploy.rates import Rates, firing_rates
+from spikestill.deploy.validate import validate
+from spikestill.student.integer_net import IntegerNet, load
 
 
 def map_net(net: IntegerNet, spec: HardwareSpec, provenance: Provenance | None = None) -> CoreMap:

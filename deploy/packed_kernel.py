@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from deploy.popcount import popcount
-from deploy.transduction import plan_transduction, transduce_kernel
-from student.integer_net import IntegerLayer, IntegerNet, check_stack, count_votes
+from spikestill.deploy.popcount import popcount
+from spikestill.deploy.transduction import plan_transduction, transduce_kernel
+from spikestill.student.integer_net import IntegerLayer, IntegerNet, check_stack, count_votes
 
 WORD_BITS = 64
 NEVER = np.iinfo(np.int64).max

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from deploy.packed_kernel import PackedNet
-from student.integer_net import IntegerNet
+from spikestill.deploy.packed_kernel import PackedNet
+from spikestill.student.integer_net import IntegerNet
 
 Rates = list[npt.NDArray[np.float64]]
 

@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from deploy.core_map import NONE, WORD_BITS, CoreMap
-from deploy.crossbar_program import Ints, Words, compile_program
-from deploy.packed_kernel import pack_positions
-from deploy.popcount import EIGHT, fire_four_words, popcount
-from deploy.transduction import plan_transduction, transduce_planned
+from spikestill.deploy.core_map import NONE, WORD_BITS, CoreMap
+from spikestill.deploy.crossbar_program import Ints, Words, compile_program
+from spikestill.deploy.packed_kernel import pack_positions
+from spikestill.deploy.popcount import EIGHT, fire_four_words, popcount
+from spikestill.deploy.transduction import plan_transduction, transduce_planned
 
 DISAGREE = 2
 """Stands for a neuron whose copies do not fire alike."""

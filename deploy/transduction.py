@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from student.integer_net import MAX_PIXEL, IntegerLayer
+from spikestill.student.integer_net import MAX_PIXEL, IntegerLayer
 
 TAPS_PER_CHUNK = (2**15 - 1) // MAX_PIXEL
 

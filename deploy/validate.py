@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from configs.errors import UserError
-from configs.hardware import HardwareSpec
-from deploy.core_map import NONE, WORD_BITS, CoreMap, load
+from spikestill.common.errors import UserError
+from spikestill.configs.hardware import HardwareSpec
+from spikestill.deploy.core_map import NONE, WORD_BITS, CoreMap, load
 
 
 @dataclasses.dataclass(frozen=True)

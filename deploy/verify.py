@@ -12,18 +12,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from configs.artefacts import VERIFY
-from configs.document import write_document
-from configs.errors import UserError
-from configs.hardware import hardware
-from configs.progress import Progress
-from configs.provenance import Provenance
-from configs.stage import StageResult, stop_on_signal
-from configs.verify import VerifyConfig
-from deploy.core_map import CoreMap, check_mapped_from, load
-from deploy.equivalence import first_deviation
-from deploy.frames import Frames
-from deploy.ladder import (
+from spikestill.common.artefacts import VERIFY
+from spikestill.common.document import write_document
+from spikestill.common.errors import UserError
+from spikestill.common.progress import Progress
+from spikestill.common.provenance import Provenance
+from spikestill.common.stage import StageResult, stop_on_signal
+from spikestill.configs.hardware import hardware
+from spikestill.configs.verify import VerifyConfig
+from spikestill.deploy.core_map import CoreMap, check_mapped_from, load
+from spikestill.deploy.equivalence import first_deviation
+from spikestill.deploy.frames import Frames
+from spikestill.deploy.ladder import (
     REFERENCE,
     Difference,
     Rung,
@@ -33,12 +33,12 @@ from deploy.ladder import (
     packed_rung,
     torch_player,
 )
-from deploy.lava.loader import require_loihi2
-from deploy.mapping import map_net
-from deploy.simulator import CoreSimulator
-from deploy.validate import violations
-from student.integer_net import IntegerNet
-from student.integer_net import load as load_student
+from spikestill.deploy.lava.loader import require_loihi2
+from spikestill.deploy.mapping import map_net
+from spikestill.deploy.simulator import CoreSimulator
+from spikestill.deploy.validate import violations
+from spikestill.student.integer_net import IntegerNet
+from spikestill.student.integer_net import load as load_student
 
 VERSION = 1
 CHUNK_FRAMES = 32

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from deploy.core_map import NONE, CoreMap
-from deploy.simulator import CoreSimulator
-from runtime.panel import BACKGROUND, FAINT, INNER, heat_palette
+from spikestill.deploy.core_map import NONE, CoreMap
+from spikestill.deploy.simulator import CoreSimulator
+from spikestill.runtime.panel import BACKGROUND, FAINT, INNER, heat_palette
 
 FULL_SCALE = 0.6
 """The share of firing neurons that is shown brightest."""

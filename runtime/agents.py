@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from configs.errors import UserError, nearest
-from runtime.zoo import zoo_path
-from student.game_check import check_file_game
+from spikestill.common.errors import UserError, nearest
+from spikestill.common.zoo import zoo_path
+from spikestill.student.game_check import check_file_game
 
 if TYPE_CHECKING:
-    from deploy.core_map import CoreMap
-    from teacher.policy import Precision
+    from spikestill.deploy.core_map import CoreMap
+    from spikestill.teacher.policy import Precision
 
 AGENTS = ("cores", "lava", "student", "teacher", "fp16")
 WARM_UP_DECISIONS = 20
@@ -66,7 +66,7 @@ class CoresAgent:
     name = "cores"
 
     def __init__(self, core_map: CoreMap) -> None:
-        from deploy.simulator import CoreSimulator
+        from spikestill.deploy.simulator import CoreSimulator
 
         self.core_map = core_map
         self._simulator = CoreSimulator(core_map)
@@ -99,7 +99,7 @@ class TeacherAgent:
     """The teacher's Q-network on one thread: at batch 1 more threads cost more than they give."""
 
     def __init__(self, path: Path, precision: Precision, game: str, actions: int) -> None:
-        from teacher.policy import load_teacher
+        from spikestill.teacher.policy import load_teacher
 
         self.name = "teacher" if precision == "fp32" else precision
         self._policy = load_teacher(path, precision)
@@ -165,7 +165,7 @@ def agent_file(
 def refuse_stale_map(name: str, student: Path | None, core_map: Path | None) -> None:
     """Raise UserError where the agent plays a core map of another student than the one that lies beside it."""
     if name == "cores" and student is not None and core_map is not None:
-        from deploy.core_map import check_not_stale, load
+        from spikestill.deploy.core_map import check_not_stale, load
 
         check_not_stale(core_map, load(core_map).provenance, student)
 
@@ -195,21 +195,21 @@ def make_agent(name: str, path: Path, game: str, actions: int) -> Agent:
 
 def _make(name: str, path: Path, game: str, actions: int) -> Agent:
     if name == "cores":
-        from deploy.validate import load_valid
+        from spikestill.deploy.validate import load_valid
 
         loaded = load_valid(path)
         check_file_game(path, loaded.game, loaded.actions, game, actions, loaded.input_shape)
         return CoresAgent(loaded)
     if name in ("lava", "student"):
-        from student import integer_net
+        from spikestill.student import integer_net
 
         net, _ = integer_net.load(path)
         check_file_game(path, net.game, net.actions, game, actions, net.input_shape)
         if name == "lava":
-            from deploy.lava.fused import FusedLava
+            from spikestill.deploy.lava.fused import FusedLava
 
             return StudentAgent(name, FusedLava(net))
-        from deploy.packed_kernel import PackedNet
+        from spikestill.deploy.packed_kernel import PackedNet
 
         return StudentAgent(name, PackedNet(net))
     return TeacherAgent(path, "fp32" if name == "teacher" else "fp16", game, actions)

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from configs.environment import MAX_ACTIONS
-from configs.errors import UserError
-from runtime.clock import step_back
-from runtime.frame_ring import FrameRing, shared_file
-from runtime.loop import Tick
-from runtime.telemetry import Telemetry
+from spikestill.common.environment import MAX_ACTIONS
+from spikestill.common.errors import UserError
+from spikestill.runtime.clock import step_back
+from spikestill.runtime.frame_ring import FrameRing, shared_file
+from spikestill.runtime.loop import Tick
+from spikestill.runtime.telemetry import Telemetry
 
-BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from runtime.display import main; main()"
+BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from spikestill.runtime.display import main; main()"
 NICENESS = 10
 """Drawing stands behind the game and the agent."""
 READY = b"R"
@@ -169,13 +169,13 @@ def _draw(ring: FrameRing, options: DisplayOptions) -> int:
     with contextlib.ExitStack() as stack:
         video = view = None
         if options.video:
-            from runtime.panel import Panel
-            from runtime.recording import VideoWriter
+            from spikestill.runtime.panel import Panel
+            from spikestill.runtime.recording import VideoWriter
 
             panel = Panel(options.game, options.agent, options.actions, _picture(options.core_map))
             video = stack.enter_context(VideoWriter(Path(options.video)))
         if options.terminal:
-            from runtime.view import TerminalView
+            from spikestill.runtime.view import TerminalView
 
             title = f"{options.game} · {options.agent}"
             view = stack.enter_context(TerminalView(sys.stderr, title, options.actions))
@@ -192,10 +192,10 @@ def _draw(ring: FrameRing, options: DisplayOptions) -> int:
 
 def _picture(core_map: str | None) -> Callable[[np.void], tuple[npt.NDArray[np.uint8], str]]:
     if core_map is None:
-        from runtime.panel import seen_picture
+        from spikestill.runtime.panel import seen_picture
 
         return seen_picture
-    from deploy.core_map import load
-    from runtime.activity import CorePicture
+    from spikestill.deploy.core_map import load
+    from spikestill.runtime.activity import CorePicture
 
     return CorePicture(load(Path(core_map)))

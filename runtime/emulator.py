@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from ale_py import roms
 
-from configs.environment import EnvironmentConfig
-from runtime.area_resize import area_taps, resize_area
-from teacher.environment import MAX_FRAMES, make_vector_env
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.runtime.area_resize import area_taps, resize_area
+from spikestill.teacher.atari.environment import MAX_FRAMES, make_vector_env
 
 FRAME_RATE_HZ = 60.0
 SCREEN_SHAPE = (210, 160)

@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from configs.artefacts import EVALUATE
-from configs.document import write_document
-from configs.environment import EnvironmentConfig
-from configs.errors import UserError
-from configs.play import EvaluateConfig
-from configs.provenance import Provenance
-from configs.stage import StageResult
-from runtime.agents import Agent, agent_file, make_agent, refuse_stale_map
-from student.game_check import check_file_game
-from teacher.environment import action_meanings
-from teacher.evaluation import Evaluation, ScoresFunction, evaluate
-from teacher.machine import cores
+from spikestill.common.artefacts import EVALUATE
+from spikestill.common.document import write_document
+from spikestill.common.errors import UserError
+from spikestill.common.processor import cores
+from spikestill.common.provenance import Provenance
+from spikestill.common.stage import StageResult
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.play import EvaluateConfig
+from spikestill.runtime.agents import Agent, agent_file, make_agent, refuse_stale_map
+from spikestill.student.game_check import check_file_game
+from spikestill.teacher.atari.environment import action_meanings
+from spikestill.teacher.evaluation import Evaluation, ScoresFunction, evaluate
 
 VERSION = 1
 STICKY = 0.25
@@ -130,7 +130,7 @@ def _scores_function(name: str, game: str, actions: int, paths: dict[str, Path])
         # Every action is explored; the scores do not matter.
         yield lambda obs_BCHW: np.zeros((len(obs_BCHW), actions))
     elif name in ("teacher", "fp16"):
-        from teacher.policy import in_fixed_batches, load_teacher
+        from spikestill.teacher.policy import in_fixed_batches, load_teacher
 
         policy = load_teacher(paths["teacher"], "fp32" if name == "teacher" else "fp16")
         check_file_game(paths["teacher"], policy.game, policy.actions, game, actions)

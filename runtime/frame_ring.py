@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from configs.environment import MAX_ACTIONS
+from spikestill.common.environment import MAX_ACTIONS
 
 SLOTS = 120
 """Frames in flight at most: two seconds."""

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from runtime.emulator import FRAME_RATE_HZ
-from runtime.frame_ring import FRAME
+from spikestill.runtime.emulator import FRAME_RATE_HZ
+from spikestill.runtime.frame_ring import FRAME
 
 HEIGHT, WIDTH = 640, 992
 SCALE_X, SCALE_Y = 4, 3

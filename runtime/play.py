@@ -8,19 +8,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from configs.artefacts import PLAY
-from configs.document import write_document
-from configs.errors import UserError
-from configs.play import PlayConfig
-from configs.progress import Progress
-from configs.provenance import Provenance
-from configs.stage import StageResult, StopRequest, stop_on_signal
-from runtime.agents import Agent, agent_file, make_agent, refuse_stale_map
-from runtime.clock import Clock, MonotonicClock, steady_interpreter
-from runtime.display import Display, DisplayOptions
-from runtime.emulator import FRAME_RATE_HZ, Emulator
-from runtime.loop import play_live
-from runtime.telemetry import Telemetry
+from spikestill.common.artefacts import PLAY
+from spikestill.common.document import write_document
+from spikestill.common.errors import UserError
+from spikestill.common.progress import Progress
+from spikestill.common.provenance import Provenance
+from spikestill.common.stage import StageResult, StopRequest, stop_on_signal
+from spikestill.configs.play import PlayConfig
+from spikestill.runtime.agents import Agent, agent_file, make_agent, refuse_stale_map
+from spikestill.runtime.clock import Clock, MonotonicClock, steady_interpreter
+from spikestill.runtime.display import Display, DisplayOptions
+from spikestill.runtime.emulator import FRAME_RATE_HZ, Emulator
+from spikestill.runtime.loop import play_live
+from spikestill.runtime.telemetry import Telemetry
 
 VERSION = 1
 

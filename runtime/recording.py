@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from configs.atomic import atomic_path
-from configs.errors import UserError
-from runtime.emulator import FRAME_RATE_HZ
-from runtime.panel import HEIGHT, WIDTH
+from spikestill.common.atomic import atomic_path
+from spikestill.common.errors import UserError
+from spikestill.runtime.emulator import FRAME_RATE_HZ
+from spikestill.runtime.panel import HEIGHT, WIDTH
 
 # In order of preference, with options that encode faster than 60 frames/s on half a core.
 CODECS: tuple[tuple[str, dict[str, str]], ...] = (

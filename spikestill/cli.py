@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs.errors import BackendError, UserError
-from configs.stage import StageResult
+from spikestill.common.errors import BackendError, UserError
+from spikestill.common.stage import StageResult
 from spikestill.verbs import VERBS, Verb
 
 FAILED, BAD_ARGUMENTS, INTERRUPTED = 1, 2, 130
@@ -68,7 +68,7 @@ def _main(words: list[str]) -> int:
         print(f"spikestill {metadata.version('spikestill')}")
         return 0
     if words[0] not in VERBS:
-        from configs.loading import unknown
+        from spikestill.configs.loading import unknown
 
         return _bad_arguments(unknown(words[0], list(VERBS), "command"), "spikestill --help")
     verb, debug = VERBS[words[0]], "--debug" in words
@@ -90,7 +90,7 @@ def _main(words: list[str]) -> int:
     except Exception as error:
         return _failed(error, debug)
     if "print_config" in arguments.common:
-        from configs.loading import to_yaml
+        from spikestill.configs.loading import to_yaml
 
         print(to_yaml(config), end="")
         return 0
@@ -124,8 +124,8 @@ def saved_config(verb: Verb, config: Any, run_dir: Path) -> Iterator[Callable[[]
 
     It does so where the run fails, or is interrupted and cannot be resumed, before it writes its artefact.
     """
-    from configs.atomic import write_text
-    from configs.loading import to_yaml
+    from spikestill.common.atomic import write_text
+    from spikestill.configs.loading import to_yaml
 
     if not verb.writes:
         yield lambda: None
@@ -175,7 +175,7 @@ def parse(verb: Verb, words: Sequence[str]) -> Arguments:
     Raises:
         UserError: an unknown option (the nearest is named), a missing value, a bare word too many.
     """
-    from configs.loading import options, unknown
+    from spikestill.configs.loading import options, unknown
 
     own = {option.name: option for option in options(verb.config_class())}
     arguments, index, bare = Arguments(), 0, ""
@@ -216,7 +216,7 @@ def parse(verb: Verb, words: Sequence[str]) -> Arguments:
 
 
 def _is_bool(word: str) -> bool:
-    from configs.loading import FALSE, TRUE
+    from spikestill.configs.loading import FALSE, TRUE
 
     return word.lower() in TRUE + FALSE
 
@@ -252,7 +252,7 @@ def _run_dir(verb: Verb, arguments: Arguments) -> Path:
 
 
 def _config(verb: Verb, arguments: Arguments, run_dir: Path) -> Any:
-    from configs.loading import find_recipe, load, nested, options, read_recipe
+    from spikestill.configs.loading import find_recipe, load, nested, options, read_recipe
 
     recipe = find_recipe(arguments.common["config"]) if "config" in arguments.common else None
     given = nested({**(read_recipe(recipe) if recipe else {}), **arguments.own})
@@ -290,7 +290,7 @@ def verb_help(verb: Verb) -> str:
     """Return the text of ``spikestill VERB --help``: usage, an example and every option with its default."""
     import textwrap
 
-    from configs.loading import options, to_flag, type_name
+    from spikestill.configs.loading import options, to_flag, type_name
 
     bare = f" [{_positional_word(verb)}]" if verb.positional else ""
     what = " ".join((verb.config_class().__doc__ or "").split())

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from configs.errors import UserError
-from deploy.core_map import NONE, CoreMap
+from spikestill.common.errors import UserError
+from spikestill.deploy.core_map import NONE, CoreMap
 from spikestill.pictures import layer_colours, ramp
 
 RAMP_STEPS = 32
@@ -64,8 +64,8 @@ def core_rates(core_map: CoreMap, buffer: Path, count: int) -> npt.NDArray[np.fl
     Raises:
         UserError: the buffer cannot be read, or holds stacks of another shape than the map reads.
     """
-    from deploy.frames import Frames
-    from runtime.activity import CoreActivity
+    from spikestill.deploy.frames import Frames
+    from spikestill.runtime.activity import CoreActivity
 
     frames = Frames(buffer, count, 0, core_map.game, core_map.input_shape, buffer)
     with contextlib.closing(frames):

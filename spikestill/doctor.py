@@ -12,9 +12,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from configs.pipeline import DoctorConfig
-from configs.stage import StageResult
-from teacher.machine import cores
+from spikestill.common.processor import cores
+from spikestill.common.stage import StageResult
+from spikestill.configs.pipeline import DoctorConfig
 
 GIB = 1 << 30
 WANTED_DISK_GIB, WANTED_RAM_GIB = 4.0, 4.0

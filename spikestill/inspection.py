@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from configs.atomic import write_text
-from configs.errors import UserError
-from configs.pipeline import InspectConfig
-from configs.provenance import Provenance
-from configs.stage import StageResult
+from spikestill.common.atomic import write_text
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance
+from spikestill.common.stage import StageResult
+from spikestill.configs.pipeline import InspectConfig
 
 HEADER_BYTES = 1 << 24
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -88,7 +88,7 @@ def schema_of(path: Path) -> str:
     with open(path, "rb") as file:
         head = file.read(8)
         if head == HDF5_MAGIC:
-            from dataset.format import hdf5_schema
+            from spikestill.dataset.format import hdf5_schema
 
             return hdf5_schema(path)
         size = int.from_bytes(head, "little")
@@ -106,7 +106,7 @@ def schema_of(path: Path) -> str:
 def _teacher(path: Path) -> Contents:
     from spikestill.charts import png_uri
     from spikestill.pictures import filter_pixels
-    from teacher.checkpoint import NATURE, TEACHER_REMEDY, nature_network, read_teacher_file
+    from spikestill.teacher.checkpoint import NATURE, TEACHER_REMEDY, nature_network, read_teacher_file
 
     file = read_teacher_file(path)
     if file.architecture != NATURE:
@@ -140,7 +140,7 @@ def _teacher(path: Path) -> Contents:
 def _student(path: Path) -> Contents:
     from spikestill.charts import png_uri
     from spikestill.pictures import filter_pixels
-    from student.integer_net import load
+    from spikestill.student.integer_net import load
 
     net, provenance = load(path)
     rows = []
@@ -174,7 +174,7 @@ def _student(path: Path) -> Contents:
 
 def _checkpoint(path: Path) -> Contents:
     """What ``--resume`` and ``--initial`` go on from: its step, and the options that it was begun with."""
-    from teacher.checkpoint import read_tensors
+    from spikestill.common.tensors import read_tensors
 
     tensors, metadata = read_tensors(path, schema_of(path), "give another checkpoint")
     counters, options = json.loads(metadata["counters"]), json.loads(metadata["config"])
@@ -189,10 +189,10 @@ def _checkpoint(path: Path) -> Contents:
 
 
 def _core_map(path: Path) -> Contents:
-    from deploy.core_map import load
-    from deploy.inspection import summarise
-    from deploy.validate import validate, violations
     from spikestill.core_page import core_page, core_rates
+    from spikestill.deploy.core_map import load
+    from spikestill.deploy.inspection import summarise
+    from spikestill.deploy.validate import validate, violations
 
     core_map = load(path)
 
@@ -208,8 +208,8 @@ def _core_map(path: Path) -> Contents:
 
 
 def _buffer(path: Path) -> Contents:
-    from dataset.format import BufferFile
     from spikestill.charts import png_uri
+    from spikestill.dataset.format import BufferFile
 
     with BufferFile(path) as file:
         header, steps, rows = file.header, file.steps, file.rows
@@ -236,7 +236,7 @@ def _buffer(path: Path) -> Contents:
     }
 
     def pictures() -> list[tuple[str, str]]:
-        from dataset.reader import BufferReader
+        from spikestill.dataset.reader import BufferReader
 
         with BufferReader(path, memory=0) as reader:
             indices = np.linspace(0, len(reader) - 1, FRAMES).astype(np.int64)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deploy.core_map import CoreMap
 from spikestill.charts import png_uri
+from spikestill.deploy.core_map import CoreMap
 
 # Anchors of a ramp that rises in lightness (after viridis: van der Walt and Smith 2015), dark to light.
 RAMP = np.array([(68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37)], np.float64)

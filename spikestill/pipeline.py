@@ -15,13 +15,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from configs.artefacts import GAME, INPUTS, REPORT, RESUMED_FROM, TEACHER
-from configs.atomic import write_text
-from configs.errors import UserError
-from configs.loading import plain
-from configs.pipeline import STAGES, RunConfig
-from configs.provenance import file_sha256
-from configs.stage import MOVE_AWAY, StageResult, stops_heard
+from spikestill.common.artefacts import GAME, INPUTS, REPORT, RESUMED_FROM, TEACHER
+from spikestill.common.atomic import write_text
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import file_sha256
+from spikestill.common.stage import MOVE_AWAY, StageResult, stops_heard
+from spikestill.configs.loading import plain
+from spikestill.configs.pipeline import STAGES, RunConfig
 from spikestill.verbs import VERBS
 
 STATE = "pipeline.json"
@@ -72,12 +72,12 @@ class State:
 def files_read(name: str, config: Any) -> dict[str, Path]:
     """Return option to file for every file that a stage reads."""
     if name == "evaluate":
-        from runtime.evaluate import files_read as read
+        from spikestill.runtime.evaluate import files_read as read
 
         return read(config)
     files = {option: Path(getattr(config, option)) for option in INPUTS[name]}
     if name == "play":
-        from runtime.agents import agent_file
+        from spikestill.runtime.agents import agent_file
 
         role, path = agent_file(config.agent, config.environment.game, **files)
         return {role: path}
@@ -125,7 +125,7 @@ def run(config: RunConfig, run_dir: Path, *, resume: bool = False) -> StageResul
     Raises:
         UserError: whatever a stage refuses, prefixed with nothing: the stage's name is on the line above.
     """
-    from runtime.zoo import zoo_path
+    from spikestill.common.zoo import zoo_path
 
     run_dir.mkdir(parents=True, exist_ok=True)
     teacher = config.teacher or run_dir / TEACHER

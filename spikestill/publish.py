@@ -21,21 +21,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from configs.atomic import atomic_path, write_text
-from configs.environment import EnvironmentConfig, check_game
-from configs.errors import UserError
-from configs.estimating import EstimateConfig
-from configs.mapping import MapConfig
-from configs.play import EvaluateConfig
-from configs.provenance import Provenance, file_sha256, processor
-from runtime.zoo import ROOT
+from spikestill.common.atomic import atomic_path, write_text
+from spikestill.common.environment import check_game
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance, file_sha256, processor
+from spikestill.common.zoo import ROOT
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.estimating import EstimateConfig
+from spikestill.configs.mapping import MapConfig
+from spikestill.configs.play import EvaluateConfig
 
 CURVE_POINTS = 60
 
 
 def machine() -> dict[str, Any]:
     """Return the machine that scores: processor, cores, Python."""
-    from teacher.machine import cores
+    from spikestill.common.processor import cores
 
     return {"processor": processor(), "cores": cores(), "python": platform.python_version()}
 
@@ -79,7 +80,7 @@ def published(folder: Path) -> Iterator[Path]:
 
 def score(game: str, agent: str, teacher: Path, student: Path | None, episodes: int) -> dict[str, Any]:
     """Return the summary of an evaluation of the files that are to be published."""
-    from runtime.evaluate import run
+    from spikestill.runtime.evaluate import run
 
     with tempfile.TemporaryDirectory() as scratch:
         config = EvaluateConfig(
@@ -133,8 +134,8 @@ def ancestors(kind: str, provenance: Provenance, folders: list[Path]) -> list[di
     Raises:
         UserError: one of them is in no folder.
     """
-    from student import distill
-    from teacher import checkpoint
+    from spikestill.student import distill
+    from spikestill.teacher import checkpoint
 
     name, schema = "teacher.safetensors", checkpoint.TEACHER_SCHEMA
     if kind == "student":
@@ -165,7 +166,7 @@ def ancestors(kind: str, provenance: Provenance, folders: list[Path]) -> list[di
 
 def decision_costs(student: Path, core_map: Path, buffer: Path) -> dict[str, Any]:
     """Return what a decision costs, estimated on frames of the buffer that the student learnt from, if it is there."""
-    from deploy.estimate import run
+    from spikestill.deploy.estimate import run
 
     with tempfile.TemporaryDirectory() as scratch:
         frames = buffer if buffer.is_file() else None
@@ -179,7 +180,7 @@ def decision_costs(student: Path, core_map: Path, buffer: Path) -> dict[str, Any
 
 def publish_teacher(game: str, source: Path, folder: Path, episodes: int, earlier: list[Path]) -> None:
     """Store the teacher in fp16, score it, write ``teacher.json``."""
-    from teacher.checkpoint import nature_network, read_teacher_file, save_teacher
+    from spikestill.teacher.checkpoint import nature_network, read_teacher_file, save_teacher
 
     file = read_teacher_file(source)
     weights, found, actions, provenance = nature_network(source, file)
@@ -203,8 +204,8 @@ def publish_teacher(game: str, source: Path, folder: Path, episodes: int, earlie
 
 def publish_student(game: str, source: Path, folder: Path, episodes: int, earlier: list[Path]) -> None:
     """Copy the student, map it, score it, write ``student-1chip.json``."""
-    from deploy import mapping
-    from student.integer_net import load
+    from spikestill.deploy import mapping
+    from spikestill.student.integer_net import load
 
     net, provenance = load(source)
     if net.game != game:

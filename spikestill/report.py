@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from configs.artefacts import BUFFER, CORE_MAP, GAME, STUDENT
-from configs.atomic import write_text
-from configs.provenance import file_sha256, git_commit, machine, versions
 from spikestill.charts import histogram, interval_chart, line_chart, png_uri
+from spikestill.common.artefacts import BUFFER, CORE_MAP, GAME, STUDENT
+from spikestill.common.atomic import write_text
+from spikestill.common.provenance import file_sha256, git_commit, machine, versions
 
 MAX_VIDEO_BYTES = 8 << 20
 STRIP_FRAMES = 6
@@ -37,7 +37,7 @@ def write_report(run_dir: Path, state: Stages, teacher: Path, path: Path) -> Non
     Raises:
         UserError: an artefact is missing or unreadable.
     """
-    from deploy.core_map import load as load_map
+    from spikestill.deploy.core_map import load as load_map
     from spikestill.pictures import chip_cards
 
     summaries = {name: saved["summary"] for name, saved in state.items()}
@@ -97,7 +97,7 @@ def _title(game: str) -> str:
 
 
 def _architecture(student: Path) -> str:
-    from student.integer_net import load
+    from spikestill.student.integer_net import load
 
     _, provenance = load(student)
     name = str(provenance.config.get("architecture", ""))
@@ -188,10 +188,10 @@ def frame_strip(run_dir: Path) -> tuple[list[dict[str, Any]], str]:
     From each of ``STRIP_FRAMES`` parts of the buffer comes the frame on which the Q-values differ most,
     for there an action matters.
     """
-    from dataset.reader import BufferReader
-    from deploy.packed_kernel import PackedNet
-    from student.integer_net import choose, load
-    from teacher.environment import action_meanings
+    from spikestill.dataset.reader import BufferReader
+    from spikestill.deploy.packed_kernel import PackedNet
+    from spikestill.student.integer_net import choose, load
+    from spikestill.teacher.atari.environment import action_meanings
 
     net, _ = load(run_dir / STUDENT)
     student = PackedNet(net)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from configs import artefacts
-from configs.stage import StageResult
+from spikestill.common import artefacts
+from spikestill.common.stage import StageResult
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,8 +81,8 @@ VERBS: dict[str, Verb] = {
             summary="train a teacher: a Q-network that plays one Atari game",
             example="spikestill teach pong --run_dir runs/pong\n"
             "    writes runs/pong/teacher.safetensors; Ctrl-C saves, --resume goes on",
-            config="configs.teach:TeachConfig",
-            function="teacher.teach:run",
+            config="spikestill.configs.teach:TeachConfig",
+            function="spikestill.teacher.atari.teach:run",
             artefact=artefacts.TEACHER,
             positional="environment.game",
         ),
@@ -91,8 +91,8 @@ VERBS: dict[str, Verb] = {
             summary="take an agent of Stable-Baselines3 or CleanRL, or an ONNX or TorchScript network, as the teacher",
             example="spikestill import agent.zip --game breakout --run_dir runs/mine\n"
             "    writes runs/mine/teacher.safetensors, from which `record breakout --run_dir runs/mine` goes on",
-            config="configs.importing:ImportConfig",
-            function="teacher.importing:run",
+            config="spikestill.configs.importing:ImportConfig",
+            function="spikestill.teacher.importing:run",
             artefact=artefacts.TEACHER,
             positional="path",
         ),
@@ -101,8 +101,8 @@ VERBS: dict[str, Verb] = {
             summary="let the teacher play and store frames and Q-values in an HDF5 buffer",
             example="spikestill record pong --frames 100000 --run_dir runs/pong\n"
             "    writes runs/pong/buffer.h5 with 100,000 frames of the zoo's Pong teacher",
-            config="configs.record:RecordConfig",
-            function="student.rollout:run",
+            config="spikestill.configs.record:RecordConfig",
+            function="spikestill.student.rollout:run",
             artefact=artefacts.BUFFER,
             positional="environment.game",
         ),
@@ -111,8 +111,8 @@ VERBS: dict[str, Verb] = {
             summary="train a spiking student with ternary weights from a buffer",
             example="spikestill distill --run_dir runs/pong\n"
             "    reads runs/pong/buffer.h5 and writes runs/pong/student.safetensors",
-            config="configs.distill:DistillConfig",
-            function="student.distill:run",
+            config="spikestill.configs.distill:DistillConfig",
+            function="spikestill.student.distill:run",
             artefact=artefacts.STUDENT,
         ),
         Verb(
@@ -120,8 +120,8 @@ VERBS: dict[str, Verb] = {
             summary="place a student on neurosynaptic cores",
             example="spikestill map --run_dir runs/pong\n"
             "    reads runs/pong/student.safetensors, writes core_map.h5 and prints cores per layer and chip",
-            config="configs.mapping:MapConfig",
-            function="deploy.mapping:run",
+            config="spikestill.configs.mapping:MapConfig",
+            function="spikestill.deploy.mapping:run",
             artefact=artefacts.CORE_MAP,
         ),
         Verb(
@@ -129,8 +129,8 @@ VERBS: dict[str, Verb] = {
             summary="check that every backend gives the same spikes, bit for bit",
             example="spikestill verify --run_dir runs/pong\n"
             "    compares on frames of runs/pong/buffer.h5; names the first difference, if any",
-            config="configs.verify:VerifyConfig",
-            function="deploy.verify:run",
+            config="spikestill.configs.verify:VerifyConfig",
+            function="spikestill.deploy.verify:run",
             artefact=artefacts.VERIFY,
         ),
         Verb(
@@ -138,8 +138,8 @@ VERBS: dict[str, Verb] = {
             summary="estimate a decision's operations, memory and energy",
             example="spikestill estimate --run_dir runs/pong\n"
             "    operations as NeuroBench counts them, joules on TrueNorth and Loihi, with what is assumed",
-            config="configs.estimating:EstimateConfig",
-            function="deploy.estimate:run",
+            config="spikestill.configs.estimating:EstimateConfig",
+            function="spikestill.deploy.estimate:run",
             artefact=artefacts.ESTIMATE,
         ),
         Verb(
@@ -147,8 +147,8 @@ VERBS: dict[str, Verb] = {
             summary="write a student for RANC, NIR or lava-dl",
             example="spikestill export nir --run_dir runs/pong\n"
             "    reads runs/pong/student.safetensors and writes runs/pong/student.nir; ranc and netx go likewise",
-            config="configs.exporting:ExportConfig",
-            function="deploy.export:run",
+            config="spikestill.configs.exporting:ExportConfig",
+            function="spikestill.deploy.export:run",
             positional="to",
         ),
         Verb(
@@ -156,8 +156,8 @@ VERBS: dict[str, Verb] = {
             summary="play in real time, 60 emulator frames a second",
             example="spikestill play pong --seconds 60\n"
             "    the zoo's Pong student on the core simulator; --agent lava|teacher|fp16 for others",
-            config="configs.play:PlayConfig",
-            function="runtime.play:run",
+            config="spikestill.configs.play:PlayConfig",
+            function="spikestill.runtime.play:run",
             artefact=artefacts.PLAY,
             positional="environment.game",
         ),
@@ -166,8 +166,8 @@ VERBS: dict[str, Verb] = {
             summary="score an agent over full games, as fast as the machine goes",
             example="spikestill evaluate pong --agent student --episodes 100\n"
             "    gives the mean, its 95 % interval and the percentage of the teacher",
-            config="configs.play:EvaluateConfig",
-            function="runtime.evaluate:run",
+            config="spikestill.configs.play:EvaluateConfig",
+            function="spikestill.runtime.evaluate:run",
             artefact=artefacts.EVALUATE,
             positional="environment.game",
         ),
@@ -176,7 +176,7 @@ VERBS: dict[str, Verb] = {
             summary="run a whole pipeline from one recipe, skipping what is up to date",
             example="spikestill run --config demo\n"
             "    record, distill, map, verify, play and evaluate Pong, then write runs/demo/report.html",
-            config="configs.pipeline:RunConfig",
+            config="spikestill.configs.pipeline:RunConfig",
             function="spikestill.pipeline:run",
             artefact=artefacts.REPORT,
             positional="environment.game",
@@ -186,7 +186,7 @@ VERBS: dict[str, Verb] = {
             summary="show what is in an artefact: a table, and pictures with --html",
             example="spikestill inspect runs/demo/core_map.h5 --html cores.html\n"
             "    prints the core map's table and writes a page with pictures of it",
-            config="configs.pipeline:InspectConfig",
+            config="spikestill.configs.pipeline:InspectConfig",
             function="spikestill.inspection:run",
             positional="path",
             writes=False,
@@ -195,7 +195,7 @@ VERBS: dict[str, Verb] = {
             name="doctor",
             summary="say what this machine can do, and which command installs what is missing",
             example="spikestill doctor\n    lists cores, vector units, GPU, Lava, memory and disk",
-            config="configs.pipeline:DoctorConfig",
+            config="spikestill.configs.pipeline:DoctorConfig",
             function="spikestill.doctor:run",
             writes=False,
         ),

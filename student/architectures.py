@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from configs.errors import UserError, nearest
+from spikestill.common.errors import UserError, nearest
 
 
 class LayerSpec(NamedTuple):

@@ -15,34 +15,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from configs import curve
-from configs.artefacts import RESUMED_FROM, STUDENT
-from configs.distill import DistillConfig
-from configs.errors import UserError
-from configs.loading import plain
-from configs.progress import Progress
-from configs.provenance import Provenance, file_sha256
-from configs.stage import StageResult, goes_on, stop_on_signal
-from dataset.reader import BufferReader
-from dataset.recorder import zoo_teacher
-from student import integer_net
-from student.architectures import architecture, centred
-from student.hints import Hints, hinted_layers
-from student.losses import distillation_loss
-from student.network import StudentNetwork
-from teacher.checkpoint import (
+from spikestill.common import curve
+from spikestill.common.artefacts import RESUMED_FROM, STUDENT, TEACHER
+from spikestill.common.errors import UserError
+from spikestill.common.precision.formats import number_format
+from spikestill.common.processor import compute_device, cores, keep_freed_memory
+from spikestill.common.progress import Progress
+from spikestill.common.provenance import Provenance, file_sha256
+from spikestill.common.stage import StageResult, goes_on, stop_on_signal
+from spikestill.common.tensors import (
     optimizer_tensors,
-    read_teacher,
     read_tensors,
     restore_optimizer,
     restoring,
     write_tensors,
 )
-from teacher.learner import compute_device
-from teacher.machine import cores, keep_freed_memory
-from teacher.precision.formats import number_format
-from teacher.q_network import Weights
-from teacher.teach import check_same_config, check_same_format
+from spikestill.common.training import check_same_config, check_same_format
+from spikestill.common.zoo import zoo_path
+from spikestill.configs.distill import DistillConfig
+from spikestill.configs.loading import plain
+from spikestill.dataset.reader import BufferReader
+from spikestill.student import integer_net
+from spikestill.student.architectures import architecture, centred
+from spikestill.student.hints import Hints, hinted_layers
+from spikestill.student.losses import distillation_loss
+from spikestill.student.network import StudentNetwork
+from spikestill.teacher.atari.q_network import Weights
+from spikestill.teacher.checkpoint import read_teacher
 
 CHECKPOINT = RESUMED_FROM["distill"]
 METRICS = "distill.jsonl"
@@ -347,7 +346,7 @@ def hinting_teacher(config: DistillConfig, reader: BufferReader) -> Path:
     Raises:
         UserError: there is no such file, or another teacher recorded the buffer.
     """
-    path = Path(config.teacher) if config.teacher is not None else zoo_teacher(reader.game)
+    path = Path(config.teacher) if config.teacher is not None else zoo_path(reader.game, TEACHER)
     if not path.is_file():
         raise UserError(f"{path}: no such teacher", "give --teacher the file that recorded the buffer")
     recorded, found = reader.header.provenance.parents.get("teacher"), file_sha256(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from student.integer_net import IntegerLayer, sum_bound
+from spikestill.student.integer_net import IntegerLayer, sum_bound
 
 
 def fold(

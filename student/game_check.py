@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from configs.errors import UserError
-from student.integer_net import STACK_SHAPE
+from spikestill.common.errors import UserError
+from spikestill.student.integer_net import STACK_SHAPE
 
 
 def check_file_game(

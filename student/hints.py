@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from student.architectures import LayerSpec
-from teacher import q_network
-from teacher.q_network import Weights
+from spikestill.student.architectures import LayerSpec
+from spikestill.teacher.atari import q_network
+from spikestill.teacher.atari.q_network import Weights
 
 CENTRE_MOMENTUM = 0.05
 # A unit that varies less than this share of the liveliest one is dead.

@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from configs.atomic import write_bytes
-from configs.errors import MALFORMED, UserError
-from configs.provenance import Provenance, check_content, content_sha256
+from spikestill.common.atomic import write_bytes
+from spikestill.common.errors import MALFORMED, UserError
+from spikestill.common.provenance import Provenance, check_content, content_sha256
 
 SCHEMA = "spikestill.student"
 VERSION = 2

@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from student.architectures import LayerSpec, visible_sizes
-from student.fold import fold
-from student.integer_net import STACK_SHAPE, IntegerNet
-from student.quantise import VARIANCE_EPSILON, NormalisedStep, initial_ternary, ternarise
-from student.torch_net import TorchIntegerNet
+from spikestill.student.architectures import LayerSpec, visible_sizes
+from spikestill.student.fold import fold
+from spikestill.student.integer_net import STACK_SHAPE, IntegerNet
+from spikestill.student.quantise import VARIANCE_EPSILON, NormalisedStep, initial_ternary, ternarise
+from spikestill.student.torch_net import TorchIntegerNet
 
 STATISTICS_MOMENTUM = 0.1
 
@@ -27,7 +27,7 @@ class TernaryLayer(nn.Module):
     Args:
         spec: geometry.
         in_channels: features of the input.
-        hysteresis: h of :func:`student.quantise.ternarise`.
+        hysteresis: h of :func:`ternarise`.
         generator: source of the initial shadow weights, uniform in [-1, 1] (McKinstry 2018).
         visible: how many rows and columns of the output to compute, see :func:`visible_sizes`.
     """
@@ -166,7 +166,7 @@ class StudentNetwork(nn.Module):
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]], list[Tensor]]:
         """Return (mean votes (B, A), each layer's batch mean and variance, its spikes); the network stays as it is.
 
-        Only the neurons that a vote depends on are computed, see :func:`student.architectures.visible_sizes`.
+        Only the neurons that a vote depends on are computed, see :func:`visible_sizes`.
 
         Args:
             stacks_BCHW: uint8 stacks.

@@ -109,7 +109,7 @@ def _bits(tensor: Tensor) -> Any:
 
 
 def _kernels(s: Tensor) -> Any:
-    from student import step_kernel
+    from spikestill.student import step_kernel
 
     return step_kernel.BF16 if s.dtype == torch.bfloat16 else step_kernel.FP32
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from configs.record import RecordConfig
-from configs.stage import StageResult
-from dataset import recorder
-from teacher.environment import action_meanings
+from spikestill.common.stage import StageResult
+from spikestill.configs.record import RecordConfig
+from spikestill.dataset import recorder
+from spikestill.teacher.atari.environment import action_meanings
 
 
 def student_player(path: Path, game: str) -> recorder.Player:
@@ -24,10 +24,10 @@ def student_player(path: Path, game: str) -> recorder.Player:
     """
     import torch
 
-    from student.game_check import check_file_game
-    from student.integer_net import load
-    from student.torch_net import TorchIntegerNet
-    from teacher.precision.formats import number_format
+    from spikestill.common.precision.formats import number_format
+    from spikestill.student.game_check import check_file_game
+    from spikestill.student.integer_net import load
+    from spikestill.student.torch_net import TorchIntegerNet
 
     net, _ = load(path)
     check_file_game(path, net.game, net.actions, game, len(action_meanings(game)), net.input_shape)
@@ -45,7 +45,7 @@ def run(config: RecordConfig, run_dir: Path, *, resume: bool = False) -> StageRe
     """Record ``buffer.h5`` in ``run_dir``.
 
     Raises:
-        UserError: see :func:`dataset.recorder.record`; teacher or student cannot be read.
+        UserError: see :func:`record`; teacher or student cannot be read.
     """
     player = None
     if config.student is not None:

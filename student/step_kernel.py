@@ -1,4 +1,4 @@
-"""CPU kernels of :class:`student.quantise.NormalisedStep`: each pass reads its operands once.
+"""CPU kernels of :class:`NormalisedStep`: each pass reads its operands once.
 
 PyTorch's own operations would write nine intermediate fp32 arrays per layer; these two forward and two backward
 passes move 6 + 10 bytes per neuron in bf16. bf16 values are handled as the upper half of an fp32's bits.

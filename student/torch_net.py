@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.backends import nnpack
 
-from student.integer_net import IntegerLayer, IntegerNet, effective_theta, sum_bound
+from spikestill.student.integer_net import IntegerLayer, IntegerNet, effective_theta, sum_bound
 
 BF16_EXACT = 256
 FP32_EXACT = (1 << 23) - 1
@@ -87,7 +87,7 @@ def convolve(x: Tensor, weight: Tensor, layer: IntegerLayer) -> Tensor:
 
 
 def count_votes(spikes_BOHW: Tensor, actions: int) -> Tensor:
-    """Return votes int64 (B, A); see :func:`student.integer_net.count_votes`."""
+    """Return votes int64 (B, A); see :func:`count_votes`."""
     per_feature = spikes_BOHW.flatten(2).sum(dim=2, dtype=torch.int64)
     used = actions * (per_feature.shape[1] // actions)
     return per_feature[:, :used].reshape(len(per_feature), -1, actions).sum(dim=1)

@@ -5,121 +5,24 @@ Both are safetensors; nothing is ever unpickled.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from configs.atomic import atomic_path
-from configs.errors import MALFORMED, UserError
-from configs.provenance import Provenance, check_content, content_sha256
-from teacher import q_network
-from teacher.q_network import Weights
+from spikestill.common.errors import MALFORMED, UserError
+from spikestill.common.provenance import Provenance
+from spikestill.common.tensors import read_tensors, write_tensors
+from spikestill.teacher.atari import q_network
+from spikestill.teacher.atari.q_network import Weights
 
 TEACHER_SCHEMA = "spikestill.teacher"
 CHECKPOINT_SCHEMA = "spikestill.teach-checkpoint"
-VERSION = 2
 NATURE = "nature"
 TEACHER_REMEDY = "give a teacher that `spikestill teach` wrote"
-
-
-def write_tensors(
-    path: Path, tensors: dict[str, Tensor], schema: str, provenance: Provenance, **metadata: str
-) -> None:
-    """Write tensors with their schema, version, provenance and hash to a safetensors file, atomically."""
-    header = {"schema": schema, "version": str(VERSION), "provenance": provenance.to_json(), **metadata}
-    header["sha256"] = content_sha256(*_content(header, tensors))
-    with atomic_path(path) as temporary:
-        try:
-            save_file(tensors, temporary, metadata=header)
-        except SafetensorError as error:
-            if "No space left" in str(error) or "os error 28" in str(error):
-                raise OSError(28, "No space left on device") from error
-            raise
-
-
-def _content(header: Mapping[str, str], tensors: dict[str, Tensor]) -> tuple[list[str], dict[str, Any]]:
-    """Return what the hash is of: every entry of the header, and the bytes of every tensor."""
-    texts = [f"{key} {header[key]}" for key in sorted(header) if key != "sha256"]
-    named = {f"{name} {tensor.dtype} {tuple(tensor.shape)}": tensor for name, tensor in tensors.items()}
-    # As bytes: NumPy has no bf16.
-    return texts, {
-        name: tensor.contiguous().reshape(-1).view(torch.uint8).numpy() for name, tensor in named.items()
-    }
-
-
-def read_tensors(path: Path, schema: str, remedy: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read what :func:`write_tensors` wrote, checking its hash (from version 2 on): (tensors, metadata).
-
-    Raises:
-        UserError: the file is missing, truncated, foreign, newer or altered.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise UserError(f"{path}: no such file", remedy)
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("schema") != schema:
-                raise UserError(f"{path}: schema {metadata.get('schema')!r}, {schema!r} wanted", remedy)
-            if int(metadata.get("version", 0)) > VERSION:
-                raise UserError(
-                    f"{path}: format version {metadata['version']}, this program reads up to {VERSION}",
-                    "update spikestill",
-                )
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if int(metadata["version"]) >= 2:
-                check_content(*_content(metadata, tensors), metadata["sha256"])
-            return tensors, metadata
-    except UserError:
-        raise
-    except (SafetensorError, *MALFORMED) as error:
-        raise UserError(f"{path}: not a readable safetensors file: {error}", remedy) from error
-
-
-@contextlib.contextmanager
-def restoring(path: Path, remedy: str) -> Iterator[None]:
-    """Turn what a checkpoint with missing or misshapen content raises into an error that names the file.
-
-    Raises:
-        UserError: the content does not fit.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except MALFORMED as error:
-        raise UserError(
-            f"{path}: its content does not fit: {type(error).__name__}: {error}", remedy
-        ) from error
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimiser's moments as tensors ``optimizer.INDEX.NAME``; a moment that is None is left out."""
-    return {
-        f"optimizer.{index}.{name}": torch.as_tensor(value)
-        for index, moments in optimizer.state_dict()["state"].items()
-        for name, value in moments.items()
-        if value is not None
-    }
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Give the optimiser the moments that :func:`optimizer_tensors` returned; other names are passed over."""
-    moments: dict[int, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        if name.startswith("optimizer."):
-            _, index, moment = name.split(".")
-            moments.setdefault(int(index), {})[moment] = value
-    whole = optimizer.state_dict()
-    whole["state"] = moments
-    optimizer.load_state_dict(whole)
 
 
 def save_teacher(

@@ -14,9 +14,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from configs.environment import EnvironmentConfig
-from configs.progress import Progress
-from teacher.environment import make_vector_env
+from spikestill.common.progress import Progress
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.teacher.atari.environment import make_vector_env
 
 SHOWN_STEPS = 50
 """Steps between two looks at the games under way: full games take minutes, and all end late."""

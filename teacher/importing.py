@@ -6,7 +6,7 @@ The first two's are the Nature network (Mnih 2015) under other names, or become 
     QR-DQN   Q(s, a) = mean over the N quantiles, a mean of the head's rows (Dabney 2018)
     PPO, A2C the policy's logits stand for Q-values: distil them with ``--temperature 1``
 
-An ONNX or TorchScript network stays the program that it is (:mod:`teacher.program`). Nothing is unpickled: PyTorch
+An ONNX or TorchScript network stays the program that it is (``teacher/program.py``). Nothing is unpickled: PyTorch
 reads the tensors with ``weights_only``, which refuses everything else.
 """
 
@@ -26,16 +26,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from configs.artefacts import TEACHER
-from configs.errors import MALFORMED, UserError
-from configs.importing import ImportConfig
-from configs.provenance import Provenance
-from configs.stage import StageResult, refuse_to_replace
-from teacher import q_network
-from teacher.checkpoint import save_teacher
-from teacher.environment import action_meanings
-from teacher.program import Program, probe, save_program, start
-from teacher.q_network import Weights
+from spikestill.common.artefacts import TEACHER
+from spikestill.common.errors import MALFORMED, UserError
+from spikestill.common.provenance import Provenance
+from spikestill.common.stage import StageResult, refuse_to_replace
+from spikestill.configs.importing import ImportConfig
+from spikestill.teacher.atari import q_network
+from spikestill.teacher.atari.environment import action_meanings
+from spikestill.teacher.atari.q_network import Weights
+from spikestill.teacher.checkpoint import save_teacher
+from spikestill.teacher.program import Program, probe, save_program, start
 
 MAX_BYTES = 1 << 30
 # What PyTorch's files before version 1.6 begin with, pickled.

@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from configs.errors import UserError
-from configs.provenance import Provenance
-from teacher import q_network
-from teacher.checkpoint import nature_network, read_teacher_file
-from teacher.machine import cores
-from teacher.program import LANGUAGES, Program, program_of, start
-from teacher.q_network import Weights
+from spikestill.common.errors import UserError
+from spikestill.common.processor import cores
+from spikestill.common.provenance import Provenance
+from spikestill.teacher.atari import q_network
+from spikestill.teacher.atari.q_network import Weights
+from spikestill.teacher.checkpoint import nature_network, read_teacher_file
+from spikestill.teacher.program import LANGUAGES, Program, program_of, start
 
 QFunction = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]
 """Maps stacks (B, 4, 84, 84) to Q-values (B, A)."""

@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from configs.errors import MALFORMED, UserError
-from configs.provenance import Provenance
-from teacher.checkpoint import TEACHER_SCHEMA, TeacherFile, write_tensors
+from spikestill.common.errors import MALFORMED, UserError
+from spikestill.common.provenance import Provenance
+from spikestill.common.tensors import write_tensors
+from spikestill.teacher.checkpoint import TEACHER_SCHEMA, TeacherFile
 
 Language = Literal["onnx", "torchscript"]
 LANGUAGES = ("onnx", "torchscript")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from student.architectures import LayerSpec, architecture
-from student.integer_net import STACK_SHAPE, IntegerLayer, IntegerNet
+from spikestill.student.architectures import LayerSpec, architecture
+from spikestill.student.integer_net import STACK_SHAPE, IntegerLayer, IntegerNet
 
 
 def random_net(

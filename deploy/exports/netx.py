@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from configs.atomic import write_bytes
-from configs.errors import UserError
-from student.integer_net import IntegerLayer, IntegerNet, effective_theta, sum_bound
+from spikestill.common.atomic import write_bytes
+from spikestill.common.errors import UserError
+from spikestill.student.integer_net import IntegerLayer, IntegerNet, effective_theta, sum_bound
 
 if TYPE_CHECKING:
     import h5py

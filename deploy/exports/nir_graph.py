@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from configs.atomic import write_bytes
-from configs.errors import UserError
-from student.integer_net import IntegerLayer, IntegerNet
+from spikestill.common.atomic import write_bytes
+from spikestill.common.errors import UserError
+from spikestill.student.integer_net import IntegerLayer, IntegerNet
 
 if TYPE_CHECKING:
     import nir

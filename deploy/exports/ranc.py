@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from configs.atomic import atomic_path, write_text
-from configs.errors import UserError
-from configs.progress import Progress
-from deploy.core_map import NONE, CoreMap
-from deploy.transduction import plan_transduction, transduce_planned
-from deploy.validate import reach
+from spikestill.common.atomic import atomic_path, write_text
+from spikestill.common.errors import UserError
+from spikestill.common.progress import Progress
+from spikestill.deploy.core_map import NONE, CoreMap
+from spikestill.deploy.transduction import plan_transduction, transduce_planned
+from spikestill.deploy.validate import reach
 
 INPUT, CONFIG, LAYOUT = "input.json", "config.json", "layout.json"
 NUM_WEIGHTS = 4

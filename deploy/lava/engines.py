@@ -1,6 +1,6 @@
 """What runs inside the Lava host: a graph of Processes and how a request passes through it.
 
-This module imports Lava; only :mod:`deploy.lava.host` may import it, once the shim is in place.
+This module imports Lava; only ``deploy/lava/host.py`` may import it, once the shim is in place.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from lava.magma.runtime.runtime import Runtime
 from lava.proc.lif.process import LIF
 from lava.proc.sparse.process import Sparse
 
-from deploy.lava.lowering import bias_mantissa, synapses
-from deploy.lava.processes.fused_net import FusedNet
-from student.integer_net import IntegerNet
+from spikestill.deploy.lava.lowering import bias_mantissa, synapses
+from spikestill.deploy.lava.processes.fused_net import FusedNet
+from spikestill.student.integer_net import IntegerNet
 
 STEPS_PER_RUN = 16
 

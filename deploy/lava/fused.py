@@ -7,8 +7,8 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
-from deploy.lava.session import LavaSession
-from student.integer_net import IntegerNet, check_stack
+from spikestill.deploy.lava.session import LavaSession
+from spikestill.student.integer_net import IntegerNet, check_stack
 
 PIXELS_PER_WORD = 4
 
@@ -38,7 +38,7 @@ class FusedLava:
     def __init__(self, net: IntegerNet, *, timeout_s: float = 30.0) -> None:
         self.net = net
         self._timeout_s = timeout_s
-        self._session = LavaSession("deploy.lava.engines:FusedEngine", net)
+        self._session = LavaSession("spikestill.deploy.lava.engines:FusedEngine", net)
 
     def votes(self, stack_CHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
         """Return the votes of every action, int64 (A,).

@@ -1,4 +1,4 @@
-"""The interpreter that Lava lives in: started by :mod:`deploy.lava.session`, one for each session.
+"""The interpreter that Lava lives in: started by ``deploy/lava/session.py``, one for each session.
 
 Lava forks its Processes from the interpreter that runs it. A process that has used multithreaded PyTorch
 or parallel numba cannot be forked safely, importing Lava changes the start method of the whole interpreter,
@@ -23,10 +23,10 @@ import traceback
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
-from configs.errors import UserError
+from spikestill.common.errors import UserError
 
 if TYPE_CHECKING:
-    from deploy.lava.engines import Engine
+    from spikestill.deploy.lava.engines import Engine
 
 READY, ANSWER, FAILED = b"R", b"A", b"F"
 STOP_GRACE_S = 3.0
@@ -75,7 +75,7 @@ class Host:
                 self._fail(next(filter(None, raised), told))
 
     def _start(self, engine_path: str, argument: Any) -> Engine:
-        from deploy.lava.loader import install_shim
+        from spikestill.deploy.lava.loader import install_shim
 
         install_shim()
         from lava.magma.core.process.message_interface_enum import ActorType
@@ -230,7 +230,7 @@ def main(descriptor: int, engine_path: str) -> None:
 
     Args:
         descriptor: file descriptor of a ``multiprocessing.Pipe`` end.
-        engine_path: ``module:class`` of the :class:`deploy.lava.engines.Engine`.
+        engine_path: ``module:class`` of the :class:`Engine`.
     """
     connection = Connection(descriptor)
     # A forked Process that kept the socket open would hide this interpreter's death from the session.

@@ -18,7 +18,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 
-from configs.errors import UserError
+from spikestill.common.errors import UserError
 
 LAVA_VERSION = "0.10.0"
 INSTALL_COMMAND = f"pip install --no-deps --ignore-requires-python lava-nc=={LAVA_VERSION}"
@@ -109,7 +109,7 @@ def install_shim() -> None:
     """Arrange that ``import lava`` works in this interpreter; call it before Lava is first imported.
 
     Calling it again changes nothing. Importing Lava afterwards sets the process-wide ``fork`` start method,
-    which is why only :mod:`deploy.lava.host`, an interpreter of its own, calls it.
+    which is why only ``deploy/lava/host.py``, an interpreter of its own, calls it.
 
     Raises:
         UserError: Lava is absent or of another version.

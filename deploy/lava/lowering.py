@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from configs.errors import UserError
-from student.integer_net import IntegerLayer, effective_theta
+from spikestill.common.errors import UserError
+from spikestill.student.integer_net import IntegerLayer, effective_theta
 
 # LIF takes its activation as int16 and shifts it left by 6: |a| 2**6 < 2**15.
 MAX_FAN_IN = 2**9 - 1

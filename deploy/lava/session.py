@@ -23,9 +23,9 @@ from multiprocessing.shared_memory import SharedMemory
 from types import TracebackType
 from typing import IO, Any
 
-from configs.errors import BackendError
-from deploy.lava.host import ANSWER, FAILED, READY
-from deploy.lava.loader import require
+from spikestill.common.errors import BackendError
+from spikestill.deploy.lava.host import ANSWER, FAILED, READY
+from spikestill.deploy.lava.loader import require
 
 START_TIMEOUT_S = 180.0
 EXIT_GRACE_S = 5.0
@@ -34,7 +34,7 @@ KILL_GRACE_S = 1.0
 LOG_TAIL_CHARACTERS = 2000
 BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
-    "from deploy.lava.host import main; main(int(sys.argv[1]), sys.argv[2])"
+    "from spikestill.deploy.lava.host import main; main(int(sys.argv[1]), sys.argv[2])"
 )
 # Threads started before Lava forks do not live on in its Processes: keep every library serial.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -103,7 +103,7 @@ class LavaSession:
     the host notices and ends too.
 
     Args:
-        engine: ``module:class`` of the :class:`deploy.lava.engines.Engine`, importable from ``sys.path``.
+        engine: ``module:class`` of the :class:`Engine`, importable from ``sys.path``.
         argument: its argument, picklable.
 
     Raises:

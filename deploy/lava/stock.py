@@ -13,12 +13,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from configs.errors import UserError
-from deploy.lava.loader import require_loihi2
-from deploy.lava.lowering import bias_mantissa
-from deploy.lava.session import LavaSession
-from deploy.transduction import plan_transduction, transduce_planned
-from student.integer_net import IntegerNet, check_stack, count_votes
+from spikestill.common.errors import UserError
+from spikestill.deploy.lava.loader import require_loihi2
+from spikestill.deploy.lava.lowering import bias_mantissa
+from spikestill.deploy.lava.session import LavaSession
+from spikestill.deploy.transduction import plan_transduction, transduce_planned
+from spikestill.student.integer_net import IntegerNet, check_stack, count_votes
 
 Target = Literal["simulation", "loihi2"]
 MAX_PROCESSES = 32
@@ -76,7 +76,7 @@ class StockLava:
         self._plan = plan_transduction(net.layers[0], net.input_shape)
         self._timeout_s = timeout_s
         engine = "Loihi2Engine" if target == "loihi2" else "StockEngine"
-        self._session = LavaSession(f"deploy.lava.engines:{engine}", net)
+        self._session = LavaSession(f"spikestill.deploy.lava.engines:{engine}", net)
 
     def spikes_many(self, stacks: Sequence[npt.NDArray[np.uint8]]) -> list[npt.NDArray[np.uint8]]:
         """Return every layer's spikes for many stacks, one frame a time step, uint8 0/1 (N, O, H, W) each.

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from configs.hardware import HardwareSpec
-from deploy.core_map import NONE
-from deploy.passes.placement import Placement
-from deploy.passes.replication import LayerCores
+from spikestill.configs.hardware import HardwareSpec
+from spikestill.deploy.core_map import NONE
+from spikestill.deploy.passes.placement import Placement
+from spikestill.deploy.passes.replication import LayerCores
 
 BORDER_HOPS = 32
 """Hops that a chip's border counts for: spikes leave a chip through few, shared links."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from configs.hardware import HardwareSpec
-from configs.provenance import Provenance
-from deploy.core_map import NONE, WORD_BITS, CoreMap
-from deploy.passes.placement import Placement
-from deploy.passes.replication import LayerCores
-from deploy.passes.routing import Routes
-from student.integer_net import IntegerNet
+from spikestill.common.provenance import Provenance
+from spikestill.configs.hardware import HardwareSpec
+from spikestill.deploy.core_map import NONE, WORD_BITS, CoreMap
+from spikestill.deploy.passes.placement import Placement
+from spikestill.deploy.passes.replication import LayerCores
+from spikestill.deploy.passes.routing import Routes
+from spikestill.student.integer_net import IntegerNet
 
 WEIGHTS = np.array([1, -1], np.int16)
 """Weight of axon types 0 and 1."""

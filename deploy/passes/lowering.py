@@ -10,10 +10,10 @@ import dataclasses
 
 import numpy as np
 
-from configs.errors import UserError
-from configs.hardware import HardwareSpec
-from deploy.core_map import WORD_BITS
-from student.integer_net import IntegerLayer, IntegerNet, sum_bound
+from spikestill.common.errors import UserError
+from spikestill.configs.hardware import HardwareSpec
+from spikestill.deploy.core_map import WORD_BITS
+from spikestill.student.integer_net import IntegerLayer, IntegerNet, sum_bound
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from configs.errors import UserError
-from configs.hardware import HardwareSpec
-from deploy.passes.replication import LayerCores
+from spikestill.common.errors import UserError
+from spikestill.configs.hardware import HardwareSpec
+from spikestill.deploy.passes.replication import LayerCores
 
 STRIP = 8
 """Columns of a strip of the curve."""

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from deploy.passes.lowering import LoweredLayer
+from spikestill.deploy.passes.lowering import LoweredLayer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

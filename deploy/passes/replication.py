@@ -15,11 +15,11 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from configs.hardware import HardwareSpec
-from deploy.core_map import NONE, WORD_BITS
-from deploy.passes.lowering import LoweredLayer
-from deploy.passes.pruning import PrunedLayer
-from deploy.passes.tiling import Interval, Tiling
+from spikestill.configs.hardware import HardwareSpec
+from spikestill.deploy.core_map import NONE, WORD_BITS
+from spikestill.deploy.passes.lowering import LoweredLayer
+from spikestill.deploy.passes.pruning import PrunedLayer
+from spikestill.deploy.passes.tiling import Interval, Tiling
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

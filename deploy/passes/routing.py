@@ -12,11 +12,11 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from configs.errors import UserError
-from configs.hardware import HardwareSpec
-from deploy.core_map import NONE
-from deploy.passes.placement import Placement
-from deploy.passes.replication import LayerCores
+from spikestill.common.errors import UserError
+from spikestill.configs.hardware import HardwareSpec
+from spikestill.deploy.core_map import NONE
+from spikestill.deploy.passes.placement import Placement
+from spikestill.deploy.passes.replication import LayerCores
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

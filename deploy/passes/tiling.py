@@ -20,9 +20,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from configs.hardware import HardwareSpec
-from deploy.passes.lowering import LoweredLayer
-from deploy.passes.pruning import PrunedLayer
+from spikestill.configs.hardware import HardwareSpec
+from spikestill.deploy.passes.lowering import LoweredLayer
+from spikestill.deploy.passes.pruning import PrunedLayer
 
 BEAM = 24
 MAX_REPLICAS = (1, 2, 3, 4, 6, 8)

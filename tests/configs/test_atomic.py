@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from configs.atomic import atomic_path, write_text
+from spikestill.common.atomic import atomic_path, write_text
 
 
 def fail_to_write(path):

@@ -11,9 +11,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs import loading
-from configs.environment import check_game
-from configs.errors import UserError
+from spikestill.common.environment import check_game
+from spikestill.common.errors import UserError
+from spikestill.configs import loading
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from configs import progress
-from configs.progress import Progress
+from spikestill.common import progress
+from spikestill.common.progress import Progress
 
 
 @pytest.fixture

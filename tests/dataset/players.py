@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from configs.environment import EnvironmentConfig
-from configs.record import RecordConfig
-from dataset.recorder import record
-from teacher.environment import action_meanings
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.record import RecordConfig
+from spikestill.dataset.recorder import record
+from spikestill.teacher.atari.environment import action_meanings
 
 
 class LinearPlayer:

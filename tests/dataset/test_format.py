@@ -9,11 +9,11 @@ import h5py
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from configs.provenance import Provenance
-from dataset.format import CHUNK_ROWS, BufferFile, BufferWriter, Header, Steps
-from dataset.journal import journal_path
-from dataset.reader import BufferReader
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance
+from spikestill.dataset.format import CHUNK_ROWS, BufferFile, BufferWriter, Header, Steps
+from spikestill.dataset.journal import journal_path
+from spikestill.dataset.reader import BufferReader
 
 ROOT = Path(__file__).parents[2]
 STREAMS, ACTIONS = 2, 3

@@ -4,8 +4,8 @@ import os
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from dataset.journal import JournaledFile, journal_path, recover, replacing
+from spikestill.common.errors import UserError
+from spikestill.dataset.journal import JournaledFile, journal_path, recover, replacing
 
 
 class Killed(BaseException):

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from configs.errors import UserError
-from dataset.format import BufferWriter
-from dataset.reader import BufferReader, frames_at_hand, group_memory
+from spikestill.common.errors import UserError
+from spikestill.common.memory import group_memory
+from spikestill.dataset.format import BufferWriter
+from spikestill.dataset.reader import BufferReader, frames_at_hand
 from tests.dataset.test_format import block, header, write_buffer
 
 

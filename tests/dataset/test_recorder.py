@@ -7,12 +7,12 @@ import h5py
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from configs.record import RecordConfig
-from dataset.format import CHUNK_ROWS, BufferFile, game_returns
-from dataset.reader import BufferReader
-from dataset.recorder import record, run
-from teacher.environment import make_vector_env
+from spikestill.common.errors import UserError
+from spikestill.configs.record import RecordConfig
+from spikestill.dataset.format import CHUNK_ROWS, BufferFile, game_returns
+from spikestill.dataset.reader import BufferReader
+from spikestill.dataset.recorder import record, run
+from spikestill.teacher.atari.environment import make_vector_env
 from tests.dataset.players import DivergingPlayer, LinearPlayer, WatchedPlayer, small_config
 
 ROOT = Path(__file__).parents[2]
@@ -172,12 +172,11 @@ def test_q_value_that_is_not_finite_names_the_step_and_leaves_a_readable_file(tm
 
 
 def test_zoo_without_a_teacher_says_so(tmp_path, monkeypatch):
-    import zoo
-    from configs.environment import EnvironmentConfig
+    from spikestill.configs.environment import EnvironmentConfig
 
-    monkeypatch.setattr(zoo, "__path__", [str(tmp_path / "zoo")])
+    monkeypatch.setattr("spikestill.common.zoo.ROOT", tmp_path / "zoo")
     config = RecordConfig(environment=EnvironmentConfig(game="riverraid"), frames=32)
-    with pytest.raises(UserError, match="the zoo has no teacher for riverraid"):
+    with pytest.raises(UserError, match=r"the zoo has no teacher\.safetensors for riverraid"):
         run(config, tmp_path)
 
 
@@ -193,10 +192,10 @@ def test_option_out_of_range_is_named(option, value):
 def test_run_records_a_saved_teacher(tmp_path):
     import torch
 
-    from configs.provenance import Provenance, file_sha256
-    from teacher import q_network
-    from teacher.checkpoint import save_teacher
-    from teacher.policy import load_teacher
+    from spikestill.common.provenance import Provenance, file_sha256
+    from spikestill.teacher.atari import q_network
+    from spikestill.teacher.checkpoint import save_teacher
+    from spikestill.teacher.policy import load_teacher
 
     teacher = tmp_path / "teacher.safetensors"
     weights = q_network.initial_weights(4, torch.Generator().manual_seed(0))

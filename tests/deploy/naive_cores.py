@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from deploy.core_map import CoreMap
-from student.integer_net import naive_layer
+from spikestill.deploy.core_map import CoreMap
+from spikestill.student.integer_net import naive_layer
 
 
 def play(core_map: CoreMap, stacks: list[np.ndarray]) -> tuple[np.ndarray, dict[int, list[np.ndarray]]]:

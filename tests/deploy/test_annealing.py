@@ -5,17 +5,17 @@ import dataclasses
 import numpy as np
 import pytest
 
-from configs.hardware import HardwareSpec, hardware
-from deploy.core_map import NONE, CoreMap
-from deploy.mapping import map_with_gains
-from deploy.passes.annealing import BORDER_HOPS, anneal, hops, ways
-from deploy.passes.lowering import lower
-from deploy.passes.placement import Placement, place
-from deploy.passes.pruning import prune
-from deploy.passes.replication import LayerCores, replicate
-from deploy.passes.tiling import tile
-from deploy.rates import firing_rates
-from student.integer_net import IntegerNet, naive_forward
+from spikestill.configs.hardware import HardwareSpec, hardware
+from spikestill.deploy.core_map import NONE, CoreMap
+from spikestill.deploy.mapping import map_with_gains
+from spikestill.deploy.passes.annealing import BORDER_HOPS, anneal, hops, ways
+from spikestill.deploy.passes.lowering import lower
+from spikestill.deploy.passes.placement import Placement, place
+from spikestill.deploy.passes.pruning import prune
+from spikestill.deploy.passes.replication import LayerCores, replicate
+from spikestill.deploy.passes.tiling import tile
+from spikestill.deploy.rates import firing_rates
+from spikestill.student.integer_net import IntegerNet, naive_forward
 from tests.nets import random_stack, table1_net
 
 FOUR_CHIPS = dataclasses.replace(hardware("truenorth"), cores_x=32, cores_y=16, chips_x=2, chips_y=2)

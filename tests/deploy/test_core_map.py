@@ -11,12 +11,12 @@ import h5py
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from configs.hardware import HardwareSpec
-from configs.provenance import Provenance
-from deploy.core_map import ARRAYS, CoreMap, load, save
-from deploy.mapping import map_net
-from student.architectures import LayerSpec
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance
+from spikestill.configs.hardware import HardwareSpec
+from spikestill.deploy.core_map import ARRAYS, CoreMap, load, save
+from spikestill.deploy.mapping import map_net
+from spikestill.student.architectures import LayerSpec
 from tests.nets import random_net
 
 SMALL = HardwareSpec(name="small", axons=128, neurons=32, cores_x=16, cores_y=16)

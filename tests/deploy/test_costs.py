@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from configs.estimating import EstimateConfig
-from configs.hardware import hardware
-from configs.provenance import Provenance
-from deploy import core_map as core_map_format
-from deploy import costs
-from deploy.estimate import run
-from deploy.mapping import map_net
-from student.integer_net import IntegerLayer, IntegerNet, naive_forward, save
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance
+from spikestill.configs.estimating import EstimateConfig
+from spikestill.configs.hardware import hardware
+from spikestill.deploy import core_map as core_map_format
+from spikestill.deploy import costs
+from spikestill.deploy.estimate import run
+from spikestill.deploy.mapping import map_net
+from spikestill.student.integer_net import IntegerLayer, IntegerNet, naive_forward, save
 from tests.nets import SMALL_LAYERS, SMALL_SHAPE, random_net, random_stack, small_net
 
 

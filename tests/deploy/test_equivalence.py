@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from configs.hardware import hardware
-from deploy.core_map import NONE, CoreMap
-from deploy.equivalence import first_deviation
-from deploy.mapping import map_net
-from student.integer_net import IntegerNet
+from spikestill.configs.hardware import hardware
+from spikestill.deploy.core_map import NONE, CoreMap
+from spikestill.deploy.equivalence import first_deviation
+from spikestill.deploy.mapping import map_net
+from spikestill.student.integer_net import IntegerNet
 from tests.nets import small_net, table1_net
 
 

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.errors import UserError
-from configs.hardware import HardwareSpec, hardware
-from configs.mapping import MapConfig
-from configs.provenance import Provenance
-from deploy.core_map import NONE, load
-from deploy.inspection import summarise
-from deploy.mapping import map_net, run, single_axons
-from deploy.passes.lowering import lower
-from deploy.passes.placement import curve
-from deploy.passes.pruning import prune
-from deploy.passes.tiling import tile
-from student.architectures import LayerSpec
-from student.integer_net import IntegerLayer, IntegerNet, count_votes, naive_forward, save
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance
+from spikestill.configs.hardware import HardwareSpec, hardware
+from spikestill.configs.mapping import MapConfig
+from spikestill.deploy.core_map import NONE, load
+from spikestill.deploy.inspection import summarise
+from spikestill.deploy.mapping import map_net, run, single_axons
+from spikestill.deploy.passes.lowering import lower
+from spikestill.deploy.passes.placement import curve
+from spikestill.deploy.passes.pruning import prune
+from spikestill.deploy.passes.tiling import tile
+from spikestill.student.architectures import LayerSpec
+from spikestill.student.integer_net import IntegerLayer, IntegerNet, count_votes, naive_forward, save
 from tests.deploy.naive_cores import play
 from tests.nets import random_net, random_stack, table1_net
 

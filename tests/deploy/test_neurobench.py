@@ -10,8 +10,8 @@ from neurobench.metrics.workload import ActivationSparsity, SynapticOperations
 from neurobench.models import TorchModel
 from torch import nn
 
-from deploy import costs
-from student.integer_net import IntegerNet
+from spikestill.deploy import costs
+from spikestill.student.integer_net import IntegerNet
 from tests.nets import SMALL_SHAPE, random_stack, small_net, table1_net
 
 

@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from deploy.packed_kernel import PackedNet, bit_field, pack_weights, patch_words
-from deploy.popcount import popcount
-from student.architectures import LayerSpec
-from student.integer_net import IntegerLayer, IntegerNet, count_votes, naive_forward
+from spikestill.deploy.packed_kernel import PackedNet, bit_field, pack_weights, patch_words
+from spikestill.deploy.popcount import popcount
+from spikestill.student.architectures import LayerSpec
+from spikestill.student.integer_net import IntegerLayer, IntegerNet, count_votes, naive_forward
 from tests.nets import random_net, random_stack
 
 

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.chip import random_chip
-from configs.hardware import HardwareSpec, hardware
-from configs.provenance import Provenance
-from deploy import crossbar_program
-from deploy.core_map import NONE, CoreMap
-from deploy.crossbar_program import compile_program
-from deploy.mapping import map_net
-from deploy.simulator import DISAGREE, CoreSimulator
-from student.architectures import LayerSpec
-from student.integer_net import IntegerLayer, IntegerNet, count_votes, naive_forward
+from spikestill.common.provenance import Provenance
+from spikestill.configs.hardware import HardwareSpec, hardware
+from spikestill.deploy import crossbar_program
+from spikestill.deploy.core_map import NONE, CoreMap
+from spikestill.deploy.crossbar_program import compile_program
+from spikestill.deploy.mapping import map_net
+from spikestill.deploy.simulator import DISAGREE, CoreSimulator
+from spikestill.student.architectures import LayerSpec
+from spikestill.student.integer_net import IntegerLayer, IntegerNet, count_votes, naive_forward
 from tests.deploy.naive_cores import play
 from tests.nets import random_net, random_stack
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.transduction import plan_transduction, transduce_planned
-from student.architectures import architecture
-from student.integer_net import IntegerLayer, layer_sums, naive_layer
+from spikestill.deploy.transduction import plan_transduction, transduce_planned
+from spikestill.student.architectures import architecture
+from spikestill.student.integer_net import IntegerLayer, layer_sums, naive_layer
 from tests.nets import random_stack, table1_net
 
 

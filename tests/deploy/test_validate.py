@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from configs.hardware import HardwareSpec
-from configs.provenance import Provenance
-from deploy import validate as validate_module
-from deploy.core_map import NONE, CoreMap
-from deploy.mapping import map_net
-from deploy.validate import validate, violations
-from student.architectures import LayerSpec
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance
+from spikestill.configs.hardware import HardwareSpec
+from spikestill.deploy import validate as validate_module
+from spikestill.deploy.core_map import NONE, CoreMap
+from spikestill.deploy.mapping import map_net
+from spikestill.deploy.validate import validate, violations
+from spikestill.student.architectures import LayerSpec
 from tests.nets import random_net
 
 SMALL = HardwareSpec(name="small", axons=128, neurons=32, cores_x=16, cores_y=16, max_offset=15)

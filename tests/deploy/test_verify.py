@@ -11,20 +11,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from configs.hardware import hardware
-from configs.provenance import Provenance
-from configs.verify import VerifyConfig
-from dataset.reader import BufferReader
-from dataset.recorder import record
-from deploy import core_map as core_map_format
-from deploy.equivalence import first_deviation
-from deploy.ladder import Played, Rung, torch_player
-from deploy.lava.loader import available
-from deploy.mapping import map_net
-from deploy.verify import run
-from student.architectures import LayerSpec
-from student.integer_net import (
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance
+from spikestill.configs.hardware import hardware
+from spikestill.configs.verify import VerifyConfig
+from spikestill.dataset.reader import BufferReader
+from spikestill.dataset.recorder import record
+from spikestill.deploy import core_map as core_map_format
+from spikestill.deploy.equivalence import first_deviation
+from spikestill.deploy.ladder import Played, Rung, torch_player
+from spikestill.deploy.lava.loader import available
+from spikestill.deploy.mapping import map_net
+from spikestill.deploy.verify import run
+from spikestill.student.architectures import LayerSpec
+from spikestill.student.integer_net import (
     STACK_SHAPE,
     IntegerLayer,
     IntegerNet,

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from benchmarks import measurement
-from configs.provenance import Provenance
-from configs.record import RecordConfig
-from dataset import recorder
-from teacher.checkpoint import save_teacher
-from teacher.q_network import initial_weights
+from spikestill.common.provenance import Provenance
+from spikestill.configs.record import RecordConfig
+from spikestill.dataset import recorder
+from spikestill.teacher.atari.q_network import initial_weights
+from spikestill.teacher.checkpoint import save_teacher
 
 NAMES = sorted(
     path.stem

@@ -16,19 +16,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from configs.artefacts import BUFFER, CORE_MAP, GAME, REPORT, RESUMED_FROM, STUDENT
-from configs.errors import UserError
-from configs.mapping import MapConfig
-from configs.play import EvaluateConfig
-from configs.provenance import Provenance
-from configs.record import RecordConfig
-from configs.stage import StageResult, stop_on_signal
-from deploy import mapping
 from spikestill import cli
+from spikestill.common.artefacts import BUFFER, CORE_MAP, GAME, REPORT, RESUMED_FROM, STUDENT
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance
+from spikestill.common.stage import StageResult, stop_on_signal
+from spikestill.configs.mapping import MapConfig
+from spikestill.configs.play import EvaluateConfig
+from spikestill.configs.record import RecordConfig
+from spikestill.deploy import mapping
 from spikestill.pipeline import State, stage_key, up_to_date
+from spikestill.teacher.atari.q_network import initial_weights
+from spikestill.teacher.checkpoint import save_teacher
 from spikestill.verbs import VERBS, Verb
-from teacher.checkpoint import save_teacher
-from teacher.q_network import initial_weights
 
 RECIPE = """
 record: {frames: 320, num_envs: 4, flush_every: 128}
@@ -132,7 +132,7 @@ def test_a_stage_begun_anew_and_killed_does_not_go_on_from_the_one_before(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("student.distill.run", killed)
+        patch.setattr("spikestill.student.distill.run", killed)
         assert cli.main(command) == 130
     assert json.loads((run_dir / "pipeline.json").read_text())["stages"]["distill"]["finished"] is False
     assert not (run_dir / RESUMED_FROM["distill"]).exists()
@@ -248,12 +248,12 @@ def test_nothing_goes_before_the_stage_that_replaces_it_is_done(
         raise UserError("no")
 
     with monkeypatch.context() as patch:
-        patch.setattr("student.rollout.run", stopped)
+        patch.setattr("spikestill.student.rollout.run", stopped)
         for frames in ("352", "384", "384"):
             assert cli.main([*command, "--record.frames", frames]) == cli.INTERRUPTED
-        patch.setattr("student.rollout.run", refused)
+        patch.setattr("spikestill.student.rollout.run", refused)
         assert cli.main([*command, "--record.frames", "416"]) == cli.FAILED
-        patch.setattr("student.rollout.run", stopped)
+        patch.setattr("spikestill.student.rollout.run", stopped)
         assert cli.main([*command, "--record.frames", "384"]) == cli.INTERRUPTED
     assert resumed == [False, False, True, True]
     assert buffer.read_bytes() == b"384 384 384 "
@@ -276,7 +276,7 @@ def test_a_finished_artefact_that_is_gone_is_made_again_and_resumed(
         (run_dir / BUFFER).write_bytes(b"some")
         return StageResult(run_dir / BUFFER, {}, finished=False)
 
-    monkeypatch.setattr("student.rollout.run", stopped)
+    monkeypatch.setattr("spikestill.student.rollout.run", stopped)
     for _ in range(3):
         assert cli.main([*words(folder), "--run_dir", str(run_dir)]) == cli.INTERRUPTED
     assert resumed == [False, True, True]
@@ -313,7 +313,7 @@ def test_the_run_folders_teacher_comes_before_the_zoos(
         taken.append(config.teacher)
         raise UserError("enough")
 
-    monkeypatch.setattr("student.rollout.run", refuse)
+    monkeypatch.setattr("spikestill.student.rollout.run", refuse)
     shutil.copy(folder / "teacher.safetensors", tmp_path)
     assert (
         cli.main(["run", "pong", "--config", str(folder / "recipe.yaml"), "--run_dir", str(tmp_path)])
@@ -389,7 +389,7 @@ def test_after_a_kill_the_same_command_goes_on_and_gives_the_same_student(folder
     again = subprocess.run(command("killed", 30), capture_output=True, text=True, check=True)
     assert "record: up to date" in again.stderr
     subprocess.run(command("whole", 30), capture_output=True, check=True)
-    from student.integer_net import load
+    from spikestill.student.integer_net import load
 
     resumed, uninterrupted = load(killed / STUDENT)[0], load(whole / STUDENT)[0]
     for left, right in zip(resumed.layers, uninterrupted.layers, strict=True):

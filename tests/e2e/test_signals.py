@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from configs.hardware import hardware
-from configs.provenance import Provenance
-from deploy.core_map import load as load_core_map
-from deploy.mapping import map_net
 from spikestill import cli
-from student.architectures import LayerSpec
-from student.integer_net import save
+from spikestill.common.provenance import Provenance
+from spikestill.configs.hardware import hardware
+from spikestill.deploy.core_map import load as load_core_map
+from spikestill.deploy.mapping import map_net
+from spikestill.student.architectures import LayerSpec
+from spikestill.student.integer_net import save
 from tests.nets import random_net
 
 NET = random_net((LayerSpec(8, 8, 8, 0, 1), LayerSpec(16, 4, 3, 1, 2), LayerSpec(24, 1, 1, 0, 2)), seed=3)

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from configs.errors import UserError
-from configs.exporting import ExportConfig
-from configs.hardware import hardware
-from configs.provenance import Provenance
-from deploy import core_map as core_map_format
-from deploy.export import run
-from deploy.exports import netx, nir_graph, ranc
-from deploy.mapping import map_net
-from runtime.zoo import zoo_path
-from student.architectures import LayerSpec, architecture, centred
-from student.integer_net import IntegerLayer, IntegerNet, count_votes, load, naive_forward, save
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance
+from spikestill.common.zoo import zoo_path
+from spikestill.configs.exporting import ExportConfig
+from spikestill.configs.hardware import hardware
+from spikestill.deploy import core_map as core_map_format
+from spikestill.deploy.export import run
+from spikestill.deploy.exports import netx, nir_graph, ranc
+from spikestill.deploy.mapping import map_net
+from spikestill.student.architectures import LayerSpec, architecture, centred
+from spikestill.student.integer_net import IntegerLayer, IntegerNet, count_votes, load, naive_forward, save
 from tests.exports.readers import netx_spikes, nir_spikes, ranc_outputs
 from tests.nets import SMALL_SHAPE, random_net, random_stack, small_net, table1_net
 
@@ -181,13 +181,13 @@ def test_the_netx_reader_would_see_neurons_that_remember(tmp_path: Path, decay: 
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from configs.errors import UserError
-from configs.hardware import hardware
-from configs.provenance import Provenance
-from deploy import core_map
-from deploy.exports import netx, nir_graph
-from deploy.mapping import map_net
-from student.integer_net import save
+from spikestill.common.errors import UserError
+from spikestill.configs.hardware import hardware
+from spikestill.common.provenance import Provenance
+from spikestill.deploy import core_map
+from spikestill.deploy.exports import netx, nir_graph
+from spikestill.deploy.mapping import map_net
+from spikestill.student.integer_net import save
 from tests.nets import table1_net
 what, path = sys.argv[1], Path(sys.argv[2])
 net = table1_net("1chip")

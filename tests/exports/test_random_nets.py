@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deploy.equivalence import first_deviation
-from deploy.exports import netx, nir_graph, ranc
-from deploy.mapping import map_net
-from deploy.simulator import CoreSimulator
-from student.integer_net import IntegerNet, count_votes, naive_forward
+from spikestill.deploy.equivalence import first_deviation
+from spikestill.deploy.exports import netx, nir_graph, ranc
+from spikestill.deploy.mapping import map_net
+from spikestill.deploy.simulator import CoreSimulator
+from spikestill.student.integer_net import IntegerNet, count_votes, naive_forward
 from tests.deploy.test_mapping import SMALL, small_nets
 from tests.exports.readers import netx_spikes, nir_spikes, ranc_outputs
 from tests.nets import random_stack

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.lava.loader import available
-from deploy.lava.session import LavaSession
+from spikestill.deploy.lava.loader import available
+from spikestill.deploy.lava.session import LavaSession
 from tests.lava.traces import leaked_shared_memory, surviving_processes
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.lava.session import LavaError, LavaSession
+from spikestill.deploy.lava.session import LavaError, LavaSession
 from tests.lava.traces import group_members, leaked_shared_memory, surviving_processes
 
 pytestmark = [pytest.mark.lava, pytest.mark.timeout(60)]
@@ -117,7 +117,7 @@ def test_closing_twice_does_nothing_and_asking_then_fails(session_pids):
 
 SCRIPT = """
 import sys
-from deploy.lava.session import LavaSession
+from spikestill.deploy.lava.session import LavaSession
 session = LavaSession({engine!r}, {fault!r})
 print(session.host_pid, flush=True)
 """

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numba import njit, prange
 
-from deploy.lava.fused import FusedLava, pack_stack
-from deploy.lava.session import LavaError
-from student.architectures import LayerSpec
-from student.integer_net import IntegerNet, count_votes, naive_forward
+from spikestill.deploy.lava.fused import FusedLava, pack_stack
+from spikestill.deploy.lava.session import LavaError
+from spikestill.student.architectures import LayerSpec
+from spikestill.student.integer_net import IntegerNet, count_votes, naive_forward
 from tests.nets import random_net, random_stack, table1_net
 
 pytestmark = pytest.mark.lava

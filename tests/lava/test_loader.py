@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from deploy.lava.loader import INSTALL_COMMAND, available, patched_source
+from spikestill.deploy.lava.loader import INSTALL_COMMAND, available, patched_source
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHOUT_PACKAGES = """
 import json, sys
 sys.path.insert(0, {root!r})
-from configs.errors import UserError
-from deploy.lava.loader import available, install_shim
+from spikestill.common.errors import UserError
+from spikestill.deploy.lava.loader import available, install_shim
 try:
     install_shim()
 except UserError as error:
@@ -65,7 +65,7 @@ def test_without_the_shim_this_python_refuses_lava():
 @pytest.mark.lava
 def test_with_the_shim_lava_imports_and_twice_is_once():
     script = (
-        "import sys; from deploy.lava.loader import install_shim; before = len(sys.meta_path)\n"
+        "import sys; from spikestill.deploy.lava.loader import install_shim; before = len(sys.meta_path)\n"
         "install_shim(); install_shim(); print(len(sys.meta_path) - before)\n"
         "from lava.magma.compiler.var_model import ByteEncoder, CoreEncoder\n"
         "print(hash(ByteEncoder(1, 2, 3)) == hash(ByteEncoder(1, 2, 3)), CoreEncoder().x == ByteEncoder())"

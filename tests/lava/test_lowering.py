@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.errors import UserError
-from deploy.lava.lowering import MAX_FAN_IN, bias_mantissa, synapses
-from student.integer_net import IntegerLayer, layer_sums
+from spikestill.common.errors import UserError
+from spikestill.deploy.lava.lowering import MAX_FAN_IN, bias_mantissa, synapses
+from spikestill.student.integer_net import IntegerLayer, layer_sums
 
 
 @st.composite

@@ -5,10 +5,17 @@ import dataclasses
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from deploy.lava.stock import MAX_PROCESSES, MAX_SYNAPSES, StockLava, check_size
-from student.architectures import LayerSpec
-from student.integer_net import IntegerLayer, IntegerNet, count_votes, layer_sums, naive_forward, sum_bound
+from spikestill.common.errors import UserError
+from spikestill.deploy.lava.stock import MAX_PROCESSES, MAX_SYNAPSES, StockLava, check_size
+from spikestill.student.architectures import LayerSpec
+from spikestill.student.integer_net import (
+    IntegerLayer,
+    IntegerNet,
+    count_votes,
+    layer_sums,
+    naive_forward,
+    sum_bound,
+)
 from tests.nets import random_net, random_stack, table1_net
 
 SHAPE = (4, 12, 10)

@@ -8,14 +8,21 @@ import torch
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from configs.errors import UserError
-from configs.hardware import hardware
-from configs.provenance import Provenance
-from deploy.mapping import map_net
-from deploy.packed_kernel import PackedNet
-from deploy.simulator import CoreSimulator
-from student.integer_net import IntegerLayer, IntegerNet, count_votes, layer_sums, naive_forward, sum_bound
-from student.torch_net import TorchIntegerNet
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance
+from spikestill.configs.hardware import hardware
+from spikestill.deploy.mapping import map_net
+from spikestill.deploy.packed_kernel import PackedNet
+from spikestill.deploy.simulator import CoreSimulator
+from spikestill.student.integer_net import (
+    IntegerLayer,
+    IntegerNet,
+    count_votes,
+    layer_sums,
+    naive_forward,
+    sum_bound,
+)
+from spikestill.student.torch_net import TorchIntegerNet
 
 INT32 = np.iinfo(np.int32)
 PROVENANCE = Provenance.of({}, seed=0)

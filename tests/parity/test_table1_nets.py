@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from configs.hardware import hardware
-from deploy.equivalence import first_deviation
-from deploy.lava.loader import available
-from deploy.mapping import map_net
-from deploy.packed_kernel import PackedNet
-from deploy.simulator import CoreSimulator
-from student.architectures import LayerSpec, architecture, centred
-from student.integer_net import count_votes, naive_forward
-from student.torch_net import TorchIntegerNet
+from spikestill.configs.hardware import hardware
+from spikestill.deploy.equivalence import first_deviation
+from spikestill.deploy.lava.loader import available
+from spikestill.deploy.mapping import map_net
+from spikestill.deploy.packed_kernel import PackedNet
+from spikestill.deploy.simulator import CoreSimulator
+from spikestill.student.architectures import LayerSpec, architecture, centred
+from spikestill.student.integer_net import count_votes, naive_forward
+from spikestill.student.torch_net import TorchIntegerNet
 from tests.nets import random_net, random_stack, table1_net
 
 
@@ -58,7 +58,7 @@ def test_the_1_chip_net_on_every_rung(layers: tuple[LayerSpec, ...]) -> None:
 @pytest.mark.lava
 @pytest.mark.skipif(available() is not None, reason=str(available()))
 def test_the_1_chip_net_on_fused_lava() -> None:
-    from deploy.lava.fused import FusedLava
+    from spikestill.deploy.lava.fused import FusedLava
 
     net = table1_net("1chip", seed=2)
     packed = PackedNet(net)

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import torch
 
-from configs.hardware import hardware
-from configs.provenance import Provenance
-from deploy import core_map
-from deploy.mapping import map_net
-from student import integer_net
-from student.integer_net import IntegerNet
-from teacher.checkpoint import save_teacher
-from teacher.q_network import initial_weights
+from spikestill.common.provenance import Provenance
+from spikestill.configs.hardware import hardware
+from spikestill.deploy import core_map
+from spikestill.deploy.mapping import map_net
+from spikestill.student import integer_net
+from spikestill.student.integer_net import IntegerNet
+from spikestill.teacher.atari.q_network import initial_weights
+from spikestill.teacher.checkpoint import save_teacher
 from tests.nets import table1_net
 
 

@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from configs.hardware import hardware
-from configs.play import EvaluateConfig, PlayConfig
-from configs.provenance import Provenance
-from deploy import core_map
-from deploy.mapping import map_net
-from runtime import evaluate, play
-from runtime.agents import Decision, agent_file, make_agent, refuse_stale_map
-from runtime.zoo import zoo_files, zoo_path
-from student import integer_net
-from student.architectures import LayerSpec
-from student.integer_net import choose, count_votes, naive_forward
-from teacher.policy import load_teacher
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance
+from spikestill.common.zoo import zoo_files, zoo_path
+from spikestill.configs.hardware import hardware
+from spikestill.configs.play import EvaluateConfig, PlayConfig
+from spikestill.deploy import core_map
+from spikestill.deploy.mapping import map_net
+from spikestill.runtime import evaluate, play
+from spikestill.runtime.agents import Decision, agent_file, make_agent, refuse_stale_map
+from spikestill.student import integer_net
+from spikestill.student.architectures import LayerSpec
+from spikestill.student.integer_net import choose, count_votes, naive_forward
+from spikestill.teacher.policy import load_teacher
 from tests.nets import random_net, random_stack
 from tests.runtime.artefacts import Files
 

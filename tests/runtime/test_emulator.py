@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from configs.environment import GAMES, EnvironmentConfig
-from runtime.area_resize import area_taps
-from runtime.emulator import Emulator
-from teacher.environment import make_vector_env
+from spikestill.common.environment import GAMES
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.runtime.area_resize import area_taps
+from spikestill.runtime.emulator import Emulator
+from spikestill.teacher.atari.environment import make_vector_env
 
 
 def compare(config: EnvironmentConfig, seed: int, decisions: int) -> int:

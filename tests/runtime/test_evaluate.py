@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from configs.environment import EnvironmentConfig
-from configs.errors import UserError
-from configs.play import EvaluateConfig
-from runtime.evaluate import percentage, run
-from runtime.zoo import zoo_path
+from spikestill.common.errors import UserError
+from spikestill.common.zoo import zoo_path
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.play import EvaluateConfig
+from spikestill.runtime.evaluate import percentage, run
 from tests.runtime.artefacts import Files
 
 PONG_TEACHER = zoo_path("pong", "teacher.safetensors")
@@ -73,7 +73,7 @@ def test_the_teacher_to_compare_with_is_opened_before_the_agent_plays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played: list[str] = []
-    monkeypatch.setattr("runtime.evaluate.evaluate", lambda *_, **__: played.append("a game"))
+    monkeypatch.setattr("spikestill.runtime.evaluate.evaluate", lambda *_, **__: played.append("a game"))
     chance = EvaluateConfig(agent="random", teacher=tmp_path / "nothing.safetensors")
     with pytest.raises(UserError, match=r"nothing\.safetensors: no such file"):
         run(chance, tmp_path)

@@ -8,13 +8,13 @@ import os
 import numpy as np
 import pytest
 
-from configs.environment import EnvironmentConfig
-from runtime.agents import Decision
-from runtime.clock import STALL_S, FrameTimer, MonotonicClock, VirtualClock, real_time_thread
-from runtime.emulator import Emulator
-from runtime.loop import Tick, play_live
-from runtime.telemetry import Telemetry
-from teacher.environment import make_vector_env
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.runtime.agents import Decision
+from spikestill.runtime.clock import STALL_S, FrameTimer, MonotonicClock, VirtualClock, real_time_thread
+from spikestill.runtime.emulator import Emulator
+from spikestill.runtime.loop import Tick, play_live
+from spikestill.runtime.telemetry import Telemetry
+from spikestill.teacher.atari.environment import make_vector_env
 
 FRAME_S = 1 / 60
 

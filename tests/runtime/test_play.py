@@ -15,21 +15,21 @@ from typing import Any
 import av
 import pytest
 
-from configs.environment import EnvironmentConfig
-from configs.errors import UserError
-from configs.play import PlayConfig
-from runtime.display import Display
-from runtime.panel import HEIGHT, WIDTH
-from runtime.play import run
-from runtime.view import ENTER, LEAVE, half_blocks
+from spikestill.common.errors import UserError
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.play import PlayConfig
+from spikestill.runtime.display import Display
+from spikestill.runtime.panel import HEIGHT, WIDTH
+from spikestill.runtime.play import run
+from spikestill.runtime.view import ENTER, LEAVE, half_blocks
 from tests.runtime.artefacts import Files
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import sys
 from pathlib import Path
-from configs.play import PlayConfig
-from runtime.play import run
+from spikestill.configs.play import PlayConfig
+from spikestill.runtime.play import run
 folder = Path(sys.argv[1])
 record = folder / "game.mp4" if sys.argv[4] == "record" else None
 config = PlayConfig(core_map=Path(sys.argv[2]), seconds=float(sys.argv[3]), record=record)
@@ -96,7 +96,7 @@ def test_a_display_that_fails_costs_the_video_and_not_what_was_measured(
                 self._process.wait()
             return super().offer(*arguments)
 
-    monkeypatch.setattr("runtime.play.Display", Dying)
+    monkeypatch.setattr("spikestill.runtime.play.Display", Dying)
     config = PlayConfig(core_map=pong.core_map, seconds=20.0, record=tmp_path / "game.mp4", view="none")
     with pytest.raises(UserError, match="the display process ended with status -9"):
         run(config, tmp_path)

@@ -9,13 +9,13 @@ import av
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from deploy.core_map import load
-from runtime.activity import CoreActivity, CorePicture
-from runtime.display import Display, DisplayOptions
-from runtime.frame_ring import FRAME
-from runtime.panel import HEIGHT, LEFT, WIDTH, Panel, seen_picture
-from runtime.recording import VideoWriter
+from spikestill.common.errors import UserError
+from spikestill.deploy.core_map import load
+from spikestill.runtime.activity import CoreActivity, CorePicture
+from spikestill.runtime.display import Display, DisplayOptions
+from spikestill.runtime.frame_ring import FRAME
+from spikestill.runtime.panel import HEIGHT, LEFT, WIDTH, Panel, seen_picture
+from spikestill.runtime.recording import VideoWriter
 from tests.nets import random_stack
 from tests.runtime.artefacts import Files
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from runtime.telemetry import HISTOGRAM_EDGES_MS, Telemetry, histogram_ms, percentiles_ms
+from spikestill.runtime.telemetry import HISTOGRAM_EDGES_MS, Telemetry, histogram_ms, percentiles_ms
 
 
 def test_percentiles_are_values_that_occurred() -> None:

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from configs.hardware import hardware
-from deploy.mapping import map_net
 from spikestill.charts import histogram, interval_chart, line_chart, png_uri, short, ticks
+from spikestill.configs.hardware import hardware
+from spikestill.deploy.mapping import map_net
 from spikestill.pictures import EMPTY, chip_pixels, filter_pixels, layer_colours
-from student.architectures import LayerSpec
+from spikestill.student.architectures import LayerSpec
 from tests.nets import random_net
 
 NUMBERS = st.floats(-1e6, 1e6).map(lambda value: round(value, 3))

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from configs import loading
-from configs.artefacts import RESUMED_FROM
-from configs.errors import BackendError
-from configs.provenance import Provenance
-from configs.stage import StageResult
 from spikestill import cli
+from spikestill.common.artefacts import RESUMED_FROM
+from spikestill.common.errors import BackendError
+from spikestill.common.provenance import Provenance
+from spikestill.common.stage import StageResult
+from spikestill.configs import loading
+from spikestill.student import integer_net
+from spikestill.student.architectures import LayerSpec
 from spikestill.verbs import VERBS, Verb
-from student import integer_net
-from student.architectures import LayerSpec
 from tests.nets import random_net
 
 HEAVY = ("torch", "numpy", "h5py", "numba", "lava", "av", "PIL", "rich", "yaml", "jinja2", "ale_py", "scipy")

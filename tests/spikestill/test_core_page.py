@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from configs.hardware import hardware
-from configs.pipeline import InspectConfig
-from configs.provenance import Provenance
-from deploy import core_map as core_map_format
-from deploy.core_map import NONE, CoreMap
-from deploy.mapping import map_net
+from spikestill.common.provenance import Provenance
+from spikestill.configs.hardware import hardware
+from spikestill.configs.pipeline import InspectConfig
 from spikestill.core_page import core_page
+from spikestill.deploy import core_map as core_map_format
+from spikestill.deploy.core_map import NONE, CoreMap
+from spikestill.deploy.mapping import map_net
 from spikestill.inspection import run
-from student.architectures import LayerSpec
+from spikestill.student.architectures import LayerSpec
 from tests.nets import random_net
 
 LAYERS = (

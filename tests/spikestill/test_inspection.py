@@ -9,11 +9,11 @@ from pathlib import Path
 import h5py
 import pytest
 
-from configs.errors import UserError
-from configs.hardware import hardware
-from configs.pipeline import InspectConfig
-from deploy import core_map
-from deploy.mapping import map_net
+from spikestill.common.errors import UserError
+from spikestill.configs.hardware import hardware
+from spikestill.configs.pipeline import InspectConfig
+from spikestill.deploy import core_map
+from spikestill.deploy.mapping import map_net
 from spikestill.inspection import read, run
 from tests.nets import small_net
 

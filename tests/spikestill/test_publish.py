@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from configs.errors import UserError
-from configs.provenance import Provenance, file_sha256
 from spikestill import publish
-from student.integer_net import load, save
-from teacher.checkpoint import read_teacher, read_teacher_file, save_teacher
-from teacher.q_network import initial_weights
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance, file_sha256
+from spikestill.student.integer_net import load, save
+from spikestill.teacher.atari.q_network import initial_weights
+from spikestill.teacher.checkpoint import read_teacher, read_teacher_file, save_teacher
 from tests.nets import table1_net
 
 LINE = {"step": 64, "frames": 256, "seconds": 2.5, "mean_return_100": -20.0, "dead_conv1": 0.0}

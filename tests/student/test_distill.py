@@ -14,17 +14,18 @@ import numpy as np
 import pytest
 import torch
 
-from configs.distill import DistillConfig
-from configs.errors import UserError
-from configs.provenance import Provenance
-from configs.record import RecordConfig
-from dataset import recorder
-from dataset.reader import BufferReader
 from spikestill import inspection
-from student import distill
-from student.integer_net import load
-from teacher.checkpoint import read_tensors, save_teacher, write_tensors
-from teacher.q_network import initial_weights
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance
+from spikestill.common.tensors import read_tensors, write_tensors
+from spikestill.configs.distill import DistillConfig
+from spikestill.configs.record import RecordConfig
+from spikestill.dataset import recorder
+from spikestill.dataset.reader import BufferReader
+from spikestill.student import distill
+from spikestill.student.integer_net import load
+from spikestill.teacher.atari.q_network import initial_weights
+from spikestill.teacher.checkpoint import save_teacher
 
 
 @pytest.fixture(scope="module")

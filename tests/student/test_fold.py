@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from student.fold import fold
+from spikestill.student.fold import fold
 
 # Of magnitudes whose products neither vanish nor overflow in float64: there the contract's formula is exact
 # to rounding. A gamma of 5e-324 would make beta sigma / gamma meaningless.

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from student.architectures import ARCHITECTURES, architecture
-from student.hints import Hints, hinted_layers, principal_components
-from student.network import StudentNetwork
-from teacher import q_network
+from spikestill.student.architectures import ARCHITECTURES, architecture
+from spikestill.student.hints import Hints, hinted_layers, principal_components
+from spikestill.student.network import StudentNetwork
+from spikestill.teacher.atari import q_network
 from tests.nets import random_stack
 
 

@@ -8,10 +8,10 @@ from hypothesis.extra import numpy as hnp
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from configs.errors import UserError
-from configs.provenance import Provenance, content_sha256
-from student.architectures import LayerSpec, architecture
-from student.integer_net import (
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance, content_sha256
+from spikestill.student.architectures import LayerSpec, architecture
+from spikestill.student.integer_net import (
     IntegerLayer,
     IntegerNet,
     choose,

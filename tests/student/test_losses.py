@@ -1,6 +1,6 @@
 import torch
 
-from student.losses import distillation_loss, kl, mse, nll
+from spikestill.student.losses import distillation_loss, kl, mse, nll
 
 LOGITS = torch.tensor([[1.0, 0.0, -1.0], [0.0, 2.0, 0.5]])
 Q = torch.tensor([[0.03, 0.01, 0.0], [0.5, 0.52, 0.1]])

@@ -3,9 +3,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from student.architectures import ARCHITECTURES, LayerSpec, architecture, centred, visible_sizes
-from student.integer_net import count_votes, naive_forward
-from student.network import StudentNetwork
+from spikestill.student.architectures import ARCHITECTURES, LayerSpec, architecture, centred, visible_sizes
+from spikestill.student.integer_net import count_votes, naive_forward
+from spikestill.student.network import StudentNetwork
 from tests.nets import random_stack
 
 SMALL = (LayerSpec(16, 8, 8, 0, 1), LayerSpec(32, 3, 2, 1, 2), LayerSpec(24, 5, 1, 0, 4))

@@ -1,8 +1,15 @@
 import pytest
 import torch
 
-from student import quantise
-from student.quantise import NormalisedStep, fire, initial_ternary, statistics, step_gradient, ternarise
+from spikestill.student import quantise
+from spikestill.student.quantise import (
+    NormalisedStep,
+    fire,
+    initial_ternary,
+    statistics,
+    step_gradient,
+    ternarise,
+)
 
 H = 0.1
 

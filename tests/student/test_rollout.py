@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from configs.errors import UserError
-from configs.provenance import Provenance
-from configs.record import RecordConfig
-from dataset.reader import BufferReader
-from student import rollout
-from student.architectures import LayerSpec
-from student.integer_net import IntegerNet, count_votes, naive_forward, save
-from teacher.checkpoint import save_teacher
-from teacher.q_network import initial_weights
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance
+from spikestill.configs.record import RecordConfig
+from spikestill.dataset.reader import BufferReader
+from spikestill.student import rollout
+from spikestill.student.architectures import LayerSpec
+from spikestill.student.integer_net import IntegerNet, count_votes, naive_forward, save
+from spikestill.teacher.atari.q_network import initial_weights
+from spikestill.teacher.checkpoint import save_teacher
 from tests.nets import random_net, table1_net
 
 

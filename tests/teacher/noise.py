@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from teacher.replay import Replay
+from spikestill.teacher.atari.replay import Replay
 
 ACTIONS = 6
 

@@ -1,11 +1,12 @@
 import pytest
 import torch
 
-from configs.errors import UserError
-from configs.provenance import Provenance
-from teacher import q_network
-from teacher.checkpoint import TEACHER_SCHEMA, read_teacher, save_teacher, write_tensors
-from teacher.policy import load_teacher
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance
+from spikestill.common.tensors import write_tensors
+from spikestill.teacher.atari import q_network
+from spikestill.teacher.checkpoint import TEACHER_SCHEMA, read_teacher, save_teacher
+from spikestill.teacher.policy import load_teacher
 
 
 @pytest.fixture

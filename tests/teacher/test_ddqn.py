@@ -1,6 +1,6 @@
 import torch
 
-from teacher.ddqn import double_q_target, td_loss
+from spikestill.teacher.atari.ddqn import double_q_target, td_loss
 
 
 def test_target_is_selected_online_and_evaluated_by_the_target_network():

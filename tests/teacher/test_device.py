@@ -10,15 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.environment import EnvironmentConfig
-from configs.provenance import Provenance
-from configs.teach import TeachConfig
-from teacher.device_learner import DeviceLearner
-from teacher.device_replay import DeviceReplay
-from teacher.host_learner import HostLearner
-from teacher.learner import DivergedError
-from teacher.replay import PIXELS, Replay
-from teacher.teach import Training
+from spikestill.common.provenance import Provenance
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.teach import TeachConfig
+from spikestill.teacher.atari.device_learner import DeviceLearner
+from spikestill.teacher.atari.device_replay import DeviceReplay
+from spikestill.teacher.atari.host_learner import HostLearner
+from spikestill.teacher.atari.learner import DivergedError
+from spikestill.teacher.atari.replay import PIXELS, Replay
+from spikestill.teacher.atari.teach import Training
 
 CPU = torch.device("cpu")
 ACTIONS = 4

@@ -1,8 +1,9 @@
 import pytest
 
-from configs.environment import GAMES, EnvironmentConfig
-from configs.errors import UserError
-from teacher.environment import action_meanings, make_vector_env
+from spikestill.common.environment import GAMES
+from spikestill.common.errors import UserError
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.teacher.atari.environment import action_meanings, make_vector_env
 
 
 @pytest.mark.parametrize("game", GAMES)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-import teacher.policy as policy_module
-from configs.environment import EnvironmentConfig
-from configs.provenance import Provenance
-from teacher.evaluation import bootstrap_ci, evaluate
-from teacher.policy import TeacherPolicy, in_fixed_batches
-from teacher.q_network import initial_weights
+import spikestill.teacher.policy as policy_module
+from spikestill.common.provenance import Provenance
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.teacher.atari.q_network import initial_weights
+from spikestill.teacher.evaluation import bootstrap_ci, evaluate
+from spikestill.teacher.policy import TeacherPolicy, in_fixed_batches
 
 
 def brightness_policy(stacks):

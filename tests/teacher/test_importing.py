@@ -20,16 +20,16 @@ import pytest
 import torch
 from torch import nn
 
-from configs.errors import UserError
-from configs.importing import ImportConfig
-from configs.record import RecordConfig
-from dataset.reader import BufferReader
-from dataset.recorder import run as record
 from spikestill import inspection
-from teacher import importing
-from teacher.checkpoint import read_teacher
-from teacher.importing import run
-from teacher.policy import load_teacher
+from spikestill.common.errors import UserError
+from spikestill.configs.importing import ImportConfig
+from spikestill.configs.record import RecordConfig
+from spikestill.dataset.reader import BufferReader
+from spikestill.dataset.recorder import run as record
+from spikestill.teacher import importing
+from spikestill.teacher.checkpoint import read_teacher
+from spikestill.teacher.importing import run
+from spikestill.teacher.policy import load_teacher
 
 warnings.filterwarnings("ignore", module="stable_baselines3")
 

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from teacher import q_network
-from teacher.host_learner import HostLearner
-from teacher.replay import Batch, Replay
+from spikestill.teacher.atari import q_network
+from spikestill.teacher.atari.host_learner import HostLearner
+from spikestill.teacher.atari.replay import Batch, Replay
 from tests.teacher.noise import ACTIONS, noise_replay
 from tests.teacher.test_teach import TINY
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from configs.errors import UserError
-from configs.teach import TeachConfig
-from teacher.host_learner import HostLearner
-from teacher.precision import fp8
-from teacher.precision.formats import FORMATS, number_format
-from teacher.precision.scaling import LossScale
-from teacher.replay import Batch, Replay
-from teacher.teach import METRICS, run
+from spikestill.common.errors import UserError
+from spikestill.common.precision import fp8
+from spikestill.common.precision.formats import FORMATS, number_format
+from spikestill.common.precision.scaling import LossScale
+from spikestill.configs.teach import TeachConfig
+from spikestill.teacher.atari.host_learner import HostLearner
+from spikestill.teacher.atari.replay import Batch, Replay
+from spikestill.teacher.atari.teach import METRICS, run
 from tests.teacher.noise import ACTIONS, noise_replay
 from tests.teacher.test_teach import TINY
 
@@ -142,7 +142,7 @@ def test_formats_that_the_cpu_lacks_are_refused(precision, reason):
 
 @pytest.mark.parametrize("native", [True, False])
 def test_auto_is_bf16_where_the_cpu_multiplies_it_and_else_fp32(native, monkeypatch):
-    monkeypatch.setattr("teacher.precision.formats.native_bf16", lambda: native)
+    monkeypatch.setattr("spikestill.common.precision.formats.native_bf16", lambda: native)
     assert number_format("auto", CPU) == FORMATS["bf16" if native else "fp32"]
     assert number_format("bf16", CPU).emulated == (not native)
     assert number_format("fp16", CPU).emulated
@@ -150,7 +150,7 @@ def test_auto_is_bf16_where_the_cpu_multiplies_it_and_else_fp32(native, monkeypa
 
 
 def test_a_falling_loss_scale_is_logged_and_warned_about(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("teacher.teach.LOG_UPDATES", 2)
+    monkeypatch.setattr("spikestill.teacher.atari.teach.LOG_UPDATES", 2)
     config = dataclasses.replace(TINY, precision="fp16", loss_scale=2.0**40, update_period=1, steps=176)
     run(config, tmp_path)
     lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]

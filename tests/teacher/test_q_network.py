@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from teacher import q_network
+from spikestill.teacher.atari import q_network
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from configs.environment import EnvironmentConfig
-from configs.teach import TeachConfig
-from teacher.actor import Actor
-from teacher.replay import PIXELS, Replay
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.teach import TeachConfig
+from spikestill.teacher.atari.actor import Actor
+from spikestill.teacher.atari.replay import PIXELS, Replay
 
 
 def fill(replay, steps, envs=2, done=(), invalid=(), start=(0,)):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from teacher.rmsprop import CenteredRMSprop
+from spikestill.teacher.atari.rmsprop import CenteredRMSprop
 
 DECAY, EPSILON = 0.95, 0.01 / 32**2
 

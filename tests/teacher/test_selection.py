@@ -11,24 +11,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import teacher.selection
-from configs.environment import EnvironmentConfig
-from configs.errors import UserError
-from configs.loading import plain
-from configs.play import EvaluateConfig
+from spikestill.common.errors import UserError
+from spikestill.common.tensors import read_tensors, write_tensors
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.loading import plain
+from spikestill.configs.play import EvaluateConfig
 from spikestill.inspection import read
-from teacher.checkpoint import (
-    CHECKPOINT_SCHEMA,
-    read_teacher,
-    read_teacher_file,
-    read_tensors,
-    save_teacher,
-    write_tensors,
-)
-from teacher.evaluation import evaluate
-from teacher.policy import in_fixed_batches, load_teacher
-from teacher.selection import SEED, Selection
-from teacher.teach import CHECKPOINT, METRICS, Training, run
+from spikestill.teacher.atari.selection import SEED, Selection
+from spikestill.teacher.atari.teach import CHECKPOINT, METRICS, Training, run
+from spikestill.teacher.checkpoint import CHECKPOINT_SCHEMA, read_teacher, read_teacher_file, save_teacher
+from spikestill.teacher.evaluation import evaluate
+from spikestill.teacher.policy import in_fixed_batches, load_teacher
 from tests.teacher.test_teach import TINY
 
 # Space Invaders ends soon, whoever plays it.
@@ -91,7 +84,7 @@ def test_a_training_stopped_in_a_snapshots_games_goes_on_as_if_it_had_not(whole,
 
         return evaluate(ask, *arguments, **options)
 
-    monkeypatch.setattr(teacher.selection, "evaluate", interrupted)
+    monkeypatch.setattr("spikestill.teacher.atari.selection.evaluate", interrupted)
     result = run(CONFIG, tmp_path)
     assert not result.finished
     assert (result.summary["steps"], result.summary["selected_step"]) == (64, None)

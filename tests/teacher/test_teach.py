@@ -14,18 +14,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from configs.artefacts import TEACHER
-from configs.environment import GAMES, EnvironmentConfig
-from configs.errors import UserError
-from configs.provenance import Provenance
-from configs.stage import StageResult
-from configs.teach import TeachConfig
-from teacher import q_network
-from teacher.checkpoint import CHECKPOINT_SCHEMA, read_teacher, read_tensors, write_tensors
-from teacher.host_learner import HostLearner
-from teacher.policy import load_teacher
-from teacher.replay import Replay
-from teacher.teach import CHECKPOINT, METRICS, Training, exploration_rate, learning_rate, run
+from spikestill.common.artefacts import TEACHER
+from spikestill.common.environment import GAMES
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance
+from spikestill.common.stage import StageResult
+from spikestill.common.tensors import read_tensors, write_tensors
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.teach import TeachConfig
+from spikestill.teacher.atari import q_network
+from spikestill.teacher.atari.host_learner import HostLearner
+from spikestill.teacher.atari.replay import Replay
+from spikestill.teacher.atari.teach import CHECKPOINT, METRICS, Training, exploration_rate, learning_rate, run
+from spikestill.teacher.checkpoint import CHECKPOINT_SCHEMA, read_teacher
+from spikestill.teacher.policy import load_teacher
 
 TINY = TeachConfig(
     environment=EnvironmentConfig(game="breakout"), steps=264, num_envs=8, update_period=8, batch_size=16,
@@ -86,7 +88,7 @@ def test_stopping_and_resuming_equals_never_having_stopped(tmp_path, point, opti
 
 
 def test_run_writes_teacher_checkpoint_and_metrics(tmp_path, monkeypatch):
-    monkeypatch.setattr("teacher.teach.LOG_UPDATES", 5)
+    monkeypatch.setattr("spikestill.teacher.atari.teach.LOG_UPDATES", 5)
     result = run(TINY, tmp_path)
     assert isinstance(result, StageResult)
     assert result.finished
@@ -105,7 +107,7 @@ def test_kill_and_resume_from_the_last_checkpoint(tmp_path):
     script = (
         "import dataclasses, pathlib, sys\n"
         "from tests.teacher.test_teach import TINY\n"
-        "from teacher.teach import run\n"
+        "from spikestill.teacher.atari.teach import run\n"
         "config = dataclasses.replace(TINY, steps=10**6, checkpoint_minutes=0.01)\n"
         "run(config, pathlib.Path(sys.argv[1]))\n"
     )
@@ -178,7 +180,7 @@ def test_a_training_killed_before_its_first_checkpoint_begins_anew(tmp_path, mon
 
 
 def test_the_curve_of_a_resumed_training_has_every_line_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("teacher.teach.LOG_UPDATES", 5)
+    monkeypatch.setattr("spikestill.teacher.atari.teach.LOG_UPDATES", 5)
     run(dataclasses.replace(TINY, steps=200), tmp_path)
     with open(tmp_path / METRICS, "a") as file:  # logged after the checkpoint, then killed within a line
         file.write(json.dumps({"step": 400, "seconds": 99.0}) + '\n{"step": 6')
@@ -199,7 +201,7 @@ def test_a_resumed_training_keeps_shares_and_format(tmp_path, monkeypatch):
     assert isinstance(other.learner, HostLearner)
     assert other.learner.shares == 2
     other.close()
-    monkeypatch.setattr("teacher.precision.formats.native_bf16", lambda: True)
+    monkeypatch.setattr("spikestill.common.precision.formats.native_bf16", lambda: True)
     with pytest.raises(UserError, match=r"was trained in fp32; --precision auto is bf16 on this machine"):
         Training(TINY, tmp_path / CHECKPOINT)
 

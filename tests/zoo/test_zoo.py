@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from configs.environment import EnvironmentConfig
-from configs.provenance import file_sha256
-from deploy.core_map import load as load_core_map
-from deploy.packed_kernel import PackedNet
-from deploy.simulator import CoreSimulator
-from runtime.zoo import ROOT
-from student.integer_net import count_votes, load, naive_forward
-from student.torch_net import TorchIntegerNet
-from teacher.environment import make_vector_env
-from teacher.policy import load_teacher
+from spikestill.common.provenance import file_sha256
+from spikestill.common.zoo import ROOT
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.deploy.core_map import load as load_core_map
+from spikestill.deploy.packed_kernel import PackedNet
+from spikestill.deploy.simulator import CoreSimulator
+from spikestill.student.integer_net import count_votes, load, naive_forward
+from spikestill.student.torch_net import TorchIntegerNet
+from spikestill.teacher.atari.environment import make_vector_env
+from spikestill.teacher.policy import load_teacher
 
 GAMES = sorted(path.parent.name for path in ROOT.glob("*/student-1chip.safetensors"))
 

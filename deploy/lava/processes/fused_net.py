@@ -18,9 +18,9 @@ from lava.magma.core.process.process import AbstractProcess, ProcessParameters
 from lava.magma.core.resources import CPU
 from lava.magma.core.sync.protocols.async_protocol import AsyncProtocol
 
-from deploy.lava.fused import PIXELS_PER_WORD
-from deploy.packed_kernel import PackedNet
-from student.integer_net import IntegerNet
+from spikestill.deploy.lava.fused import PIXELS_PER_WORD
+from spikestill.deploy.packed_kernel import PackedNet
+from spikestill.student.integer_net import IntegerNet
 
 PIPE_FRAMES = 4
 
@@ -44,7 +44,7 @@ class FusedNet(AbstractProcess):
 @implements(proc=FusedNet, protocol=AsyncProtocol)
 @requires(CPU)
 class PyFusedNet(PyAsyncProcessModel):
-    """Answers every frame with :class:`deploy.packed_kernel.PackedNet`."""
+    """Answers every frame with :class:`PackedNet`."""
 
     stack: PyInPort = LavaPyType(PyInPort.VEC_DENSE, np.int32)
     votes: PyOutPort = LavaPyType(PyOutPort.VEC_DENSE, np.int32)

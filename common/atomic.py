@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from configs.errors import UserError
+from spikestill.common.errors import UserError
 
 
 def no_space(path: Path, error: OSError) -> UserError:

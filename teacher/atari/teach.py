@@ -21,33 +21,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from configs import curve
-from configs.artefacts import RESUMED_FROM, TEACHER
-from configs.errors import UserError
-from configs.loading import plain
-from configs.progress import Progress
-from configs.provenance import Provenance, file_sha256
-from configs.stage import StageResult, goes_on, stop_on_signal
-from configs.teach import TeachConfig
-from teacher.actor import Actor, Transition
-from teacher.checkpoint import (
-    CHECKPOINT_SCHEMA,
-    read_teacher,
-    read_tensors,
-    restoring,
-    save_teacher,
-    write_tensors,
-)
-from teacher.device_learner import DeviceLearner
-from teacher.device_replay import DeviceReplay
-from teacher.host_learner import HostLearner
-from teacher.learner import DivergedError, Learner, UpdateReport, compute_device
-from teacher.machine import cores, keep_freed_memory, yield_to_others
-from teacher.policy import TeacherPolicy
-from teacher.precision.formats import number_format
-from teacher.q_network import Weights
-from teacher.replay import Replay
-from teacher.selection import Selection
+from spikestill.common import curve
+from spikestill.common.artefacts import RESUMED_FROM, TEACHER
+from spikestill.common.errors import UserError
+from spikestill.common.precision.formats import number_format
+from spikestill.common.processor import compute_device, cores, keep_freed_memory, yield_to_others
+from spikestill.common.progress import Progress
+from spikestill.common.provenance import Provenance, file_sha256
+from spikestill.common.stage import StageResult, goes_on, stop_on_signal
+from spikestill.common.tensors import read_tensors, restoring, write_tensors
+from spikestill.common.training import check_same_config, check_same_format
+from spikestill.configs.loading import plain
+from spikestill.configs.teach import TeachConfig
+from spikestill.teacher.atari.actor import Actor, Transition
+from spikestill.teacher.atari.device_learner import DeviceLearner
+from spikestill.teacher.atari.device_replay import DeviceReplay
+from spikestill.teacher.atari.host_learner import HostLearner
+from spikestill.teacher.atari.learner import DivergedError, Learner, UpdateReport
+from spikestill.teacher.atari.q_network import Weights
+from spikestill.teacher.atari.replay import Replay
+from spikestill.teacher.atari.selection import Selection
+from spikestill.teacher.checkpoint import CHECKPOINT_SCHEMA, read_teacher, save_teacher
+from spikestill.teacher.policy import TeacherPolicy
 
 CHECKPOINT = RESUMED_FROM["teach"]
 METRICS = "teach.jsonl"
@@ -218,7 +213,7 @@ class Training:
         tensors, metadata = read_tensors(path, CHECKPOINT_SCHEMA, "start again in another --run_dir")
         # An option that is newer than the checkpoint had what is its default now.
         saved = plain(TeachConfig()) | json.loads(metadata["config"])
-        check_same_config(saved, plain(self.config), path)
+        check_same_config(saved, plain(self.config), path, FREE_OPTIONS)
         counters = json.loads(metadata["counters"])
         check_same_format(counters.get("precision"), self.learner.format.name, self.config.precision, path)
         parts: dict[str, dict[str, Any]] = {"learner": {}, "selection": {}, "actor": {}, "replay": {}}
@@ -281,32 +276,6 @@ FREE_OPTIONS = (
     "checkpoint_minutes", "steps", "learning_rate", "learning_rate_final", "max_gradient_norm", "selection_period",
     "precision", "threads",
 )  # fmt: skip
-
-
-def check_same_config(
-    saved: dict[str, Any], given: dict[str, Any], path: Path, free: tuple[str, ...] = FREE_OPTIONS
-) -> None:
-    """Raise UserError unless both configurations agree in all that changes the result, all but ``free``."""
-    for name, value in given.items():
-        if isinstance(value, dict) and isinstance(saved.get(name), dict):
-            theirs, ours = (
-                {f"{name}.{key}": each for key, each in group.items()} for group in (saved[name], value)
-            )
-            check_same_config(theirs, ours, path, free)
-        elif name not in free and saved.get(name) != value:
-            raise UserError(
-                f"{path}: was written with {name} {saved.get(name)!r}, now it is {value!r}",
-                f"resume with the same --{name}, or start in another --run_dir",
-            )
-
-
-def check_same_format(saved: str | None, now: str, precision: str, path: Path) -> None:
-    """Raise UserError where a checkpoint was trained in another number format; those before 2026-11-22 do not say."""
-    if saved is not None and saved != now:
-        raise UserError(
-            f"{path}: was trained in {saved}; --precision {precision} is {now} on this machine",
-            f"give --precision {saved}, or start in another --run_dir",
-        )
 
 
 def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageResult:

@@ -1,8 +1,8 @@
 """Experience replay in the memory of a device: drawn, gathered and re-weighed there without asking the host.
 
-The ring and its rules are those of :mod:`teacher.replay`, to which tests hold it. Priorities lie in one tensor, whose
-running sum takes the place of the tree: a batch costs one pass over them, and every step has a fixed shape, as a CUDA
-graph wants it.
+The ring and its rules are those of ``replay.py`` beside it, to which tests hold it. Priorities lie in one tensor,
+whose running sum takes the place of the tree: a batch costs one pass over them, and every step has a fixed shape, as a
+CUDA graph wants it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from teacher.replay import MIN_PRIORITY, PIXELS, RINGS, STACK
+from spikestill.teacher.atari.replay import MIN_PRIORITY, PIXELS, RINGS, STACK
 
 MIN_PROBABILITY = 1e-12
 
 
 class Draw(NamedTuple):
-    """A batch: what :class:`teacher.replay.Batch` holds, as tensors (B,), and the drawn slots' flat indices."""
+    """A batch: what :class:`Batch` holds, as tensors (B,), and the drawn slots' flat indices."""
 
     leaves: Tensor
     time: Tensor

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from configs.environment import EnvironmentConfig, check_game
+from spikestill.common.environment import check_game
+from spikestill.configs.environment import EnvironmentConfig
 
 if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv

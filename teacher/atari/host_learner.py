@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from configs.teach import TeachConfig
-from teacher.learner import DivergedError, Learner, Share, UpdateReport
-from teacher.q_network import Weights
-from teacher.replay import Batch, Replay
+from spikestill.configs.teach import TeachConfig
+from spikestill.teacher.atari.learner import DivergedError, Learner, Share, UpdateReport
+from spikestill.teacher.atari.q_network import Weights
+from spikestill.teacher.atari.replay import Batch, Replay
 
 
 class HostLearner(Learner):
-    """:class:`teacher.learner.Learner` on a replay in the host's memory; :meth:`update` does one gradient step.
+    """:class:`Learner` on a replay in the host's memory; :meth:`update` does one gradient step.
 
     Args:
         config: the training's options.
@@ -103,7 +103,7 @@ class HostLearner(Learner):
     def learn(
         self, rng: np.random.Generator, updates: int, beta: float, learning_rate: float
     ) -> list[UpdateReport]:
-        """See :meth:`teacher.learner.Learner.learn`."""
+        """See :meth:`Learner.learn`."""
         reports = []
         for _ in range(updates):
             batch = self.replay.sample(rng, self.config.batch_size, beta)
@@ -119,7 +119,7 @@ class HostLearner(Learner):
         return self.dead_fractions(self.stacks(self.replay.stacks(batch.time, batch.env)))
 
     def state(self) -> dict[str, Tensor]:
-        """See :meth:`teacher.learner.Learner.state`; and the shares, on whose number the sums' rounding depends."""
+        """See :meth:`Learner.state`; and the shares, on whose number the sums' rounding depends."""
         return super().state() | {"shares": torch.tensor(self.shares)}
 
     def set_state(self, tensors: dict[str, Tensor]) -> None:

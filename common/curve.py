@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from configs.atomic import naming_full_disk, write_text
+from spikestill.common.atomic import naming_full_disk, write_text
 
 
 def append(path: Path, values: Mapping[str, Any]) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from configs.artefacts import RESUMED_FROM
-from configs.errors import UserError
+from spikestill.common.artefacts import RESUMED_FROM
+from spikestill.common.errors import UserError
 
 MOVE_AWAY = "move it away, or give another --run_dir"
 

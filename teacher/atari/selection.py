@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from configs.environment import EnvironmentConfig
-from teacher.evaluation import evaluate
-from teacher.policy import QFunction, in_fixed_batches
-from teacher.q_network import Weights
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.teacher.atari.q_network import Weights
+from spikestill.teacher.evaluation import evaluate
+from spikestill.teacher.policy import QFunction, in_fixed_batches
 
 SEED = 2**31
 """Of the games that choose: one beyond the seeds that ``evaluate`` takes."""

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from teacher.precision.operations import NATIVE, Operations
+from spikestill.common.precision.operations import NATIVE, Operations
 
 Weights = dict[str, Tensor]
 

@@ -13,22 +13,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from configs.progress import Progress
-from configs.teach import TeachConfig
-from teacher import q_network
-from teacher.environment import make_vector_env
-from teacher.precision.operations import NATIVE, Operations
-from teacher.q_network import Weights
-from teacher.replay import PIXELS
+from spikestill.common.precision.operations import NATIVE, Operations
+from spikestill.common.progress import Progress
+from spikestill.configs.teach import TeachConfig
+from spikestill.teacher.atari import q_network
+from spikestill.teacher.atari.environment import make_vector_env
+from spikestill.teacher.atari.q_network import Weights
+from spikestill.teacher.atari.replay import PIXELS
 
 
 @dataclasses.dataclass(frozen=True)
 class Transition:
-    """One step of every environment, as :meth:`teacher.replay.Replay.append` takes it, and the games it ended.
+    """One step of every environment, as :meth:`Replay.append` takes it, and the games it ended.
 
     Attributes:
         frame: uint8 (E, 7056), newest frame of the observation that was acted on.
-        action, reward, done, valid, start: (E,), see :mod:`teacher.replay`.
+        action, reward, done, valid, start: (E,), see ``teacher/atari/replay.py``.
         returns: raw scores of the games that ended with this step.
     """
 

@@ -10,10 +10,10 @@ import dataclasses
 
 import torch
 
-from configs.errors import UserError
-from teacher.machine import native_bf16
-from teacher.precision.fp8 import FP8, has_fp8
-from teacher.precision.operations import NATIVE, UPCAST, Operations
+from spikestill.common.errors import UserError
+from spikestill.common.precision.fp8 import FP8, has_fp8
+from spikestill.common.precision.operations import NATIVE, UPCAST, Operations
+from spikestill.common.processor import native_bf16
 
 
 @dataclasses.dataclass(frozen=True)

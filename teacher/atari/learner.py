@@ -9,15 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from configs.errors import UserError
-from configs.teach import TeachConfig
-from teacher import q_network
-from teacher.checkpoint import optimizer_tensors, restore_optimizer
-from teacher.ddqn import double_q_target, td_loss
-from teacher.precision.formats import number_format
-from teacher.precision.scaling import LossScale
-from teacher.q_network import Weights
-from teacher.rmsprop import CenteredRMSprop
+from spikestill.common.errors import UserError
+from spikestill.common.precision.formats import number_format
+from spikestill.common.precision.scaling import LossScale
+from spikestill.common.processor import compute_device
+from spikestill.common.tensors import optimizer_tensors, restore_optimizer
+from spikestill.configs.teach import TeachConfig
+from spikestill.teacher.atari import q_network
+from spikestill.teacher.atari.ddqn import double_q_target, td_loss
+from spikestill.teacher.atari.q_network import Weights
+from spikestill.teacher.atari.rmsprop import CenteredRMSprop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,17 +58,6 @@ class Group:
     names: list[str]
     parameters: list[Tensor]
     factor: float
-
-
-def compute_device(name: str) -> torch.device:
-    """Return the device that ``auto``, ``cpu`` or ``cuda`` means here.
-
-    Raises:
-        UserError: CUDA was asked for and there is none.
-    """
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("device cuda: PyTorch sees no CUDA device on this machine", "give --device cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 class Learner(abc.ABC):

@@ -7,6 +7,10 @@ import sys
 import threading
 from pathlib import Path
 
+import torch
+
+from spikestill.common.errors import UserError
+
 
 def native_bf16() -> bool:
     """Return True where the CPU multiplies bfloat16 natively (AVX-512 BF16 or AMX)."""
@@ -49,3 +53,14 @@ def yield_to_others() -> None:
     if sys.platform == "linux":
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, max(5, os.getpriority(os.PRIO_PROCESS, thread)))
+
+
+def compute_device(name: str) -> torch.device:
+    """Return the device that ``auto``, ``cpu`` or ``cuda`` means here.
+
+    Raises:
+        UserError: CUDA was asked for and there is none.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("device cuda: PyTorch sees no CUDA device on this machine", "give --device cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

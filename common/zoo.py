@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from configs.artefacts import TEACHER
-from configs.environment import check_game
-from configs.errors import UserError
+from spikestill.common.artefacts import TEACHER
+from spikestill.common.environment import check_game
+from spikestill.common.errors import UserError
 
 # The zoo travels beside the packages, in a checkout as in an installed wheel.
 ROOT = Path(__file__).resolve().parent.parent / "zoo"
 SUFFIXES = (".safetensors", ".h5")
 
 
-def zoo_path(game: str, name: str, root: Path = ROOT) -> Path:
+def zoo_path(game: str, name: str, root: Path | None = None) -> Path:
     """Return the file of the zoo called ``name`` (e.g. ``core_map-1chip.h5``) for ``game``.
 
     Raises:
         UserError: the zoo has no such file; what it has is named.
     """
     check_game(game)
+    root = ROOT if root is None else root
     path = root / game / name
     if path.is_file():
         return path

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from configs.atomic import write_text
-from configs.provenance import Provenance
+from spikestill.common.atomic import write_text
+from spikestill.common.provenance import Provenance
 
 
 def write_document(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from teacher.precision.operations import Operations
+from spikestill.common.precision.operations import Operations
 
 
 def has_fp8(device: torch.device) -> bool:

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from configs.teach import TeachConfig
-from teacher.device_replay import DeviceReplay
-from teacher.learner import DivergedError, Learner, UpdateReport
-from teacher.q_network import Weights
+from spikestill.configs.teach import TeachConfig
+from spikestill.teacher.atari.device_replay import DeviceReplay
+from spikestill.teacher.atari.learner import DivergedError, Learner, UpdateReport
+from spikestill.teacher.atari.q_network import Weights
 
 WARM_UPDATES = 3
 
 
 class DeviceLearner(Learner):
-    """:class:`teacher.learner.Learner` without a word to the host within a round.
+    """:class:`Learner` without a word to the host within a round.
 
     Gradients need no loss scaling here: fp16 and fp16-master skip updates, which the host decides.
 
@@ -100,7 +100,7 @@ class DeviceLearner(Learner):
     def learn(
         self, rng: np.random.Generator, updates: int, beta: float, learning_rate: float
     ) -> list[UpdateReport]:
-        """See :meth:`teacher.learner.Learner.learn`; after a DivergedError only the last checkpoint is good."""
+        """See :meth:`Learner.learn`; after a DivergedError only the last checkpoint is good."""
         uniform = rng.random((updates, self.config.batch_size))
         self.uniform[:updates].copy_(torch.from_numpy(uniform))
         self.index.zero_()

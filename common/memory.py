@@ -1,0 +1,53 @@
+"""The memory that this process may still take."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+
+def free_memory() -> int:
+    """Return the bytes of memory that this process could be given now, by the machine and by its control group."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return min(int(line.split()[1]) * 1024, group_memory())
+    except OSError:
+        pass
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def group_memory(root: Path = Path("/sys/fs/cgroup"), process: Path = Path("/proc/self/cgroup")) -> int:
+    """Return the bytes that the process's control group and those around it leave free; ``sys.maxsize`` without limits.
+
+    A container, a Slurm job or a systemd slice that goes over its limit is killed without a word (Linux, cgroup v2:
+    ``memory.max`` - ``memory.current``, where file pages that can be dropped are not counted).
+
+    Args:
+        root: where the hierarchy is mounted.
+        process: the file that says in which group the process is.
+    """
+    free = sys.maxsize
+    try:
+        group = next(
+            line.partition("::")[2] for line in process.read_text().splitlines() if line.startswith("0::")
+        )
+    except (OSError, StopIteration):
+        return free
+    folder = root / group.strip("/")
+    for each in (folder, *folder.parents):
+        if not each.is_relative_to(root):
+            break
+        try:
+            limit, used = (
+                (each / "memory.max").read_text().strip(),
+                int((each / "memory.current").read_text()),
+            )
+            rows = (line.split() for line in (each / "memory.stat").read_text().splitlines())
+            droppable = next((int(row[1]) for row in rows if row[0] == "inactive_file"), 0)
+        except (OSError, ValueError):
+            continue
+        if limit != "max":
+            free = min(free, max(0, int(limit) - used + droppable))
+    return free

@@ -1,0 +1,1 @@
+"""Recipes (YAML) that ``--config`` takes by name."""

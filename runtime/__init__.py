@@ -1,0 +1,1 @@
+"""Sessions in real time: emulator, agents, telemetry, display, recording, evaluation."""

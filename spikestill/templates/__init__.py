@@ -1,0 +1,1 @@
+"""Pages of the HTML report and of ``inspect --html``."""

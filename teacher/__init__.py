@@ -1,0 +1,1 @@
+"""Full-precision teachers: double DQN on Atari games, imported agents, their policies and scores."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from spikestill.common.artefacts import TEACHER
-from spikestill.common.environment import check_game
+from spikestill.common.environment import check_environment
 from spikestill.common.errors import UserError
 
 # The zoo travels beside the packages, in a checkout as in an installed wheel.
@@ -19,7 +19,7 @@ def zoo_path(game: str, name: str, root: Path | None = None) -> Path:
     Raises:
         UserError: the zoo has no such file; what it has is named.
     """
-    check_game(game)
+    check_environment(game)
     root = ROOT if root is None else root
     path = root / game / name
     if path.is_file():

@@ -1,19 +1,22 @@
-"""Options of the Atari environment, shared by every stage that plays."""
+"""Options of the environment, shared by every stage that plays."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from spikestill.common.environment import check_game
+from spikestill.common.environment import check_environment
 from spikestill.common.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EnvironmentConfig:
-    """One Atari game as the agent meets it (Mnih 2015, Methods; Machado 2018 for sticky actions)."""
+    """The environment that an agent meets; what follows ``game`` is for Atari.
+
+    Sources: Mnih 2015, Methods; Machado 2018 for sticky actions.
+    """
 
     game: str = "pong"
-    """Game in snake case, one of the ten of McKinstry 2018."""
+    """Environment in snake case: a game of ale-py, such as ``pong``, or what else is installed."""
     frame_skip: int = 4
     """Emulator frames per decision, 1..16; the last two are max-pooled."""
     sticky: float = 0.0
@@ -22,7 +25,7 @@ class EnvironmentConfig:
     """No-op actions at the start of a game: 0 to ``noop_max`` - 1, none where it is 0; 0..100."""
 
     def __post_init__(self) -> None:
-        check_game(self.game)
+        check_environment(self.game)
         if not 1 <= self.frame_skip <= 16:
             raise UserError(f"frame_skip is {self.frame_skip}, its range is 1..16", "give 4, the paper's")
         if not 0.0 <= self.sticky <= 1.0:

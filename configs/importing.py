@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from spikestill.common.environment import check_game
+from spikestill.common.atari import check_game
 from spikestill.common.errors import UserError
 from spikestill.common.ranges import check_range
 

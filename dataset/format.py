@@ -21,16 +21,14 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.atari import MAX_ACTIONS, PIXELS, SIDE, check_game
 from spikestill.common.atomic import is_no_space, no_space, write_bytes
-from spikestill.common.environment import GAMES, MAX_ACTIONS
 from spikestill.common.errors import MALFORMED, UserError
 from spikestill.common.provenance import Provenance
 from spikestill.dataset.journal import JournaledFile, in_use, recover, replacing
 
 SCHEMA = "spikestill.buffer"
 VERSION = 1
-SIDE = 84
-PIXELS = SIDE * SIDE
 CHUNK_ROWS = 32
 MAX_STREAMS = 1024
 REMEDY = "give a buffer that `spikestill record` wrote"
@@ -374,8 +372,7 @@ def _read_header(file: h5py.File, path: Path) -> Header:
     if not isinstance(names, list) or not 2 <= len(names) <= MAX_ACTIONS or len(set(names)) != len(names):
         raise ValueError(f"action_names is {names!r}, 2..{MAX_ACTIONS} different names wanted")
     game = str(file.attrs["game"])
-    if game not in GAMES:
-        raise ValueError(f"game is {game!r}, known are {', '.join(GAMES)}")
+    check_game(game)
     frames = _dataset(file, "frames")
     streams = int(frames.shape[1]) if frames.ndim == 4 else 0
     if not 1 <= streams <= MAX_STREAMS or frames.shape[2:] != (SIDE, SIDE):

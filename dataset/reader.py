@@ -16,12 +16,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.atari import FRAMES, PIXELS, SIDE
 from spikestill.common.errors import UserError
 from spikestill.common.memory import free_memory
 from spikestill.common.processor import cores
-from spikestill.dataset.format import CHUNK_ROWS, PIXELS, SIDE, BufferFile, Header
+from spikestill.common.stacking import frames_at_hand
+from spikestill.dataset.format import CHUNK_ROWS, BufferFile, Header
 
-STACK = 4
 # Share of the machine's free memory that frames may take where no limit is given.
 MEMORY_SHARE = 0.6
 
@@ -70,7 +71,7 @@ class BufferReader:
         if not len(self._valid):
             self._file.close()
             raise UserError(f"{path}: holds no steps", "record some first, with `spikestill record`")
-        self._have = frames_at_hand(self._steps.start)
+        self._have = frames_at_hand(self._steps.start, FRAMES)
         limit = int(MEMORY_SHARE * free_memory()) if memory is None else memory
         chunks = min(-(-self._file.rows // CHUNK_ROWS), limit // (streams * CHUNK_ROWS * PIXELS))
         self._pool = ThreadPoolExecutor(cores(), "unpacking")
@@ -118,7 +119,7 @@ class BufferReader:
     def stacks(self, indices: npt.ArrayLike) -> npt.NDArray[np.uint8]:
         """Return the stacks that the teacher saw at these steps, uint8 (B, 4, 84, 84)."""
         time, stream = self.locate(indices)
-        out = np.empty((len(time), STACK, PIXELS), np.uint8)
+        out = np.empty((len(time), FRAMES, PIXELS), np.uint8)
         far = np.flatnonzero(time >= self.resident)
         near = np.flatnonzero(time < self.resident)
         waiting = [
@@ -129,12 +130,12 @@ class BufferReader:
         where = (time[near], stream[near])
         rows = (near, *where, self._have[where])
         for b, t, e, have in zip(*(row.tolist() for row in rows), strict=True):
-            if have < STACK:
-                out[b, : STACK - have] = 0
-            out[b, STACK - have :] = self._frames[e, t + 1 - have : t + 1]
+            if have < FRAMES:
+                out[b, : FRAMES - have] = 0
+            out[b, FRAMES - have :] = self._frames[e, t + 1 - have : t + 1]
         for share in waiting:
             share.result()
-        return out.reshape(-1, STACK, SIDE, SIDE)
+        return out.reshape(-1, FRAMES, SIDE, SIDE)
 
     def _unpack_stacks(
         self,
@@ -148,10 +149,10 @@ class BufferReader:
             have = int(self._have[t, e])
             chunk, row = divmod(t, CHUNK_ROWS)
             inside = min(have, row + 1)
-            out[b, : STACK - have] = 0
-            out[b, STACK - inside :] = self._file.decode(chunk, e, row + 1)[row + 1 - inside :]
+            out[b, : FRAMES - have] = 0
+            out[b, FRAMES - inside :] = self._file.decode(chunk, e, row + 1)[row + 1 - inside :]
             if inside < have:
-                out[b, STACK - have : STACK - inside] = self._file.decode(chunk - 1, e)[inside - have :]
+                out[b, FRAMES - have : FRAMES - inside] = self._file.decode(chunk - 1, e)[inside - have :]
 
     def q_values(self, indices: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Return the teacher's Q-values at these steps, float32 (B, A)."""
@@ -188,16 +189,3 @@ class BufferReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def frames_at_hand(start: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
-    """Return how many frames of its own game each stack has, 1..4, uint8 (T, N).
-
-    It is min(4, 1 + rows since the game's start); the frames before are zero.
-
-    Args:
-        start: bool (T, N), first row of a game; row 0 starts one in every stream.
-    """
-    rows = np.arange(len(start), dtype=np.int64)[:, None]
-    began = np.maximum.accumulate(np.where(start, rows, 0), axis=0)
-    return np.minimum(rows - began + 1, STACK).astype(np.uint8)

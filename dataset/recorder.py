@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.artefacts import BUFFER, TEACHER
+from spikestill.common.atari import PIXELS
 from spikestill.common.errors import UserError
 from spikestill.common.processor import cores
 from spikestill.common.progress import Progress
@@ -29,7 +30,6 @@ from spikestill.common.zoo import zoo_path
 from spikestill.configs.record import RecordConfig
 from spikestill.dataset.format import (
     CHUNK_ROWS,
-    PIXELS,
     BufferFile,
     BufferWriter,
     Header,

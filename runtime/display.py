@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spikestill.common.environment import MAX_ACTIONS
+from spikestill.common.atari import MAX_ACTIONS
 from spikestill.common.errors import UserError
 from spikestill.runtime.clock import step_back
 from spikestill.runtime.frame_ring import FrameRing, shared_file

@@ -18,14 +18,13 @@ import numpy as np
 import numpy.typing as npt
 from ale_py import roms
 
+from spikestill.common.atari import SIDE, STACK
+from spikestill.common.stacking import push
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.runtime.area_resize import area_taps, resize_area
 from spikestill.teacher.atari.environment import MAX_FRAMES, make_vector_env
 
-FRAME_RATE_HZ = 60.0
 SCREEN_SHAPE = (210, 160)
-STACK = 4
-SIZE = 84
 
 
 class Emulator:
@@ -60,8 +59,8 @@ class Emulator:
         self._drawing = ThreadPoolExecutor(1, "no-op starts")
         self._next_start = self._drawing.submit(self._draw_start, seed)
         self._gray = [np.zeros(SCREEN_SHAPE, np.uint8) for _ in range(2)]
-        self._rows, self._columns = area_taps(SCREEN_SHAPE[0], SIZE), area_taps(SCREEN_SHAPE[1], SIZE)
-        self._stack = np.zeros((STACK, SIZE, SIZE), np.uint8)
+        self._rows, self._columns = area_taps(SCREEN_SHAPE[0], SIDE), area_taps(SCREEN_SHAPE[1], SIDE)
+        self._stack = np.zeros(STACK.shape, np.uint8)
         self.score, self.over, self.frame, self.lives, self.decision_due = 0.0, True, 0, 0, False
         # Compiles now, not during play.
         resize_area(self._gray[0], self._rows, self._columns, self._stack[-1])
@@ -127,5 +126,4 @@ class Emulator:
     def _push(self) -> None:
         newest, other = self._gray
         np.maximum(newest, other, out=newest)
-        self._stack[:-1] = self._stack[1:]
-        resize_area(newest, self._rows, self._columns, self._stack[-1])
+        resize_area(newest, self._rows, self._columns, push(self._stack))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from spikestill.common.environment import MAX_ACTIONS
+from spikestill.common.atari import MAX_ACTIONS, STACK
 
 SLOTS = 120
 """Frames in flight at most: two seconds."""
@@ -31,7 +31,7 @@ FRAME = np.dtype(
         ("latency_ms", "<f8"),
         ("votes", "?"),  # the scores are votes, counted from 0
         ("scores", "<f8", MAX_ACTIONS),
-        ("stack", "u1", (4, 84, 84)),
+        ("stack", STACK.dtype, STACK.shape),
         ("screen", "u1", (210, 160, 3)),
     ]
 )

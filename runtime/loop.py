@@ -20,9 +20,10 @@ from collections.abc import Generator
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.atari import FRAME_RATE_HZ
 from spikestill.runtime.agents import Agent, Decision
 from spikestill.runtime.clock import Clock, FrameTimer, real_time_thread
-from spikestill.runtime.emulator import FRAME_RATE_HZ, Emulator
+from spikestill.runtime.emulator import Emulator
 from spikestill.runtime.telemetry import Telemetry
 
 CLOSE_TIMEOUT_S = 10.0

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from spikestill.runtime.emulator import FRAME_RATE_HZ
+from spikestill.common.atari import FRAME_RATE_HZ
 from spikestill.runtime.frame_ring import FRAME
 
 HEIGHT, WIDTH = 640, 992

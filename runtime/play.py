@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spikestill.common.artefacts import PLAY
+from spikestill.common.atari import FRAME_RATE_HZ
 from spikestill.common.document import write_document
 from spikestill.common.errors import UserError
 from spikestill.common.progress import Progress
@@ -18,7 +19,7 @@ from spikestill.configs.play import PlayConfig
 from spikestill.runtime.agents import Agent, agent_file, make_agent, refuse_stale_map
 from spikestill.runtime.clock import Clock, MonotonicClock, steady_interpreter
 from spikestill.runtime.display import Display, DisplayOptions
-from spikestill.runtime.emulator import FRAME_RATE_HZ, Emulator
+from spikestill.runtime.emulator import Emulator
 from spikestill.runtime.loop import play_live
 from spikestill.runtime.telemetry import Telemetry
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.atari import FRAME_RATE_HZ
 from spikestill.common.atomic import atomic_path
 from spikestill.common.errors import UserError
-from spikestill.runtime.emulator import FRAME_RATE_HZ
 from spikestill.runtime.panel import HEIGHT, WIDTH
 
 # In order of preference, with options that encode faster than 60 frames/s on half a core.

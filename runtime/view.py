@@ -11,7 +11,7 @@ from typing import TextIO
 import numpy as np
 import numpy.typing as npt
 
-from spikestill.runtime.emulator import FRAME_RATE_HZ
+from spikestill.common.atari import FRAME_RATE_HZ
 
 RATE_HZ = 15.0
 BAR_CELLS = 20

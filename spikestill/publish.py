@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from spikestill.common.atari import check_game
 from spikestill.common.atomic import atomic_path, write_text
-from spikestill.common.environment import check_game
 from spikestill.common.errors import UserError
 from spikestill.common.provenance import Provenance, file_sha256, processor
 from spikestill.common.zoo import ROOT

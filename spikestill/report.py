@@ -195,7 +195,7 @@ def frame_strip(run_dir: Path) -> tuple[list[dict[str, Any]], str]:
 
     net, _ = load(run_dir / STUDENT)
     student = PackedNet(net)
-    actions = action_meanings(net.game) if net.game else [str(action) for action in range(net.actions)]
+    actions = list(action_meanings(net.game)) if net.game else [str(action) for action in range(net.actions)]
     cards, agree = [], 0
     with BufferReader(run_dir / BUFFER, memory=0) as reader:
         for part in np.array_split(np.arange(len(reader)), min(STRIP_FRAMES, len(reader))):

@@ -20,13 +20,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.atari import STACK
 from spikestill.common.atomic import write_bytes
 from spikestill.common.errors import MALFORMED, UserError
 from spikestill.common.provenance import Provenance, check_content, content_sha256
 
 SCHEMA = "spikestill.student"
 VERSION = 2
-STACK_SHAPE = (4, 84, 84)
+STACK_SHAPE = (STACK.shape[0], STACK.shape[1], STACK.shape[2])
 MAX_PIXEL = 255
 MAX_SIDE = 4096
 """Largest height, width, stride and padding, pixels: what lies beyond is a damaged file."""

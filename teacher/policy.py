@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from spikestill.common.atari import STACK
 from spikestill.common.errors import UserError
 from spikestill.common.processor import cores
 from spikestill.common.provenance import Provenance
@@ -107,8 +108,7 @@ def in_fixed_batches(q_values: QFunction, rows: int = 8) -> Iterator[QFunction]:
 
 def check_stacks(obs_BCHW: npt.NDArray[np.uint8]) -> None:
     """Raise ValueError unless the stacks are uint8 (B, 4, 84, 84)."""
-    if obs_BCHW.dtype != np.uint8 or obs_BCHW.ndim != 4 or obs_BCHW.shape[1:] != (4, 84, 84):
-        raise ValueError(f"stacks must be uint8 (B, 4, 84, 84), got {obs_BCHW.dtype} {obs_BCHW.shape}")
+    STACK.check(obs_BCHW)
 
 
 def load_teacher(path: Path | str, precision: Precision = "fp32") -> Policy:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from spikestill.common.atari import STACK
 from spikestill.common.errors import MALFORMED, UserError
 from spikestill.common.provenance import Provenance
 from spikestill.common.tensors import write_tensors
@@ -27,7 +28,7 @@ Language = Literal["onnx", "torchscript"]
 LANGUAGES = ("onnx", "torchscript")
 Network = Callable[[npt.NDArray[Any]], npt.NDArray[np.float32]]
 BYTES = "program"
-CHANNELS_FIRST, CHANNELS_LAST = (4, 84, 84), (84, 84, 4)
+CHANNELS_FIRST, CHANNELS_LAST = STACK.shape, (*STACK.shape[1:], STACK.shape[0])
 
 
 class Program(NamedTuple):

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from spikestill.common.atari import PIXELS
 from spikestill.common.precision.operations import NATIVE, Operations
 from spikestill.common.progress import Progress
 from spikestill.configs.teach import TeachConfig
 from spikestill.teacher.atari import q_network
 from spikestill.teacher.atari.environment import make_vector_env
 from spikestill.teacher.atari.q_network import Weights
-from spikestill.teacher.atari.replay import PIXELS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spikestill.teacher.atari.replay import MIN_PRIORITY, PIXELS, RINGS, STACK
+from spikestill.common.atari import FRAMES, PIXELS, SIDE
+from spikestill.teacher.atari.replay import MIN_PRIORITY, RINGS
 
 MIN_PROBABILITY = 1e-12
 
@@ -85,7 +86,7 @@ class DeviceReplay:
         if self.written > self.n_step:
             earlier = (slot - self.n_step) % self.length
             self._slots(earlier).copy_(self.valid[earlier] * self.max_priority**self.alpha)
-        self._slots((slot + STACK) % self.length).zero_()
+        self._slots((slot + FRAMES) % self.length).zero_()
         self._slots(slot).zero_()
 
     def _slots(self, slot: int) -> Tensor:
@@ -140,11 +141,11 @@ class DeviceReplay:
     def stacks(self, time: Tensor, env: Tensor) -> Tensor:
         """Return stacks (B, 4, 84, 84), channels-last in memory, oldest frame first; before a game they are zero."""
         frames, here = [], torch.ones_like(time, dtype=torch.bool)
-        for back in range(STACK):
+        for back in range(FRAMES):
             slot = (time - back) % self.length
             frames.append(self.frames[slot, env] * here[:, None])
             here = here & ~self.start[slot, env]
-        return torch.stack(frames[::-1], dim=-1).view(-1, 84, 84, STACK).permute(0, 3, 1, 2)
+        return torch.stack(frames[::-1], dim=-1).view(-1, SIDE, SIDE, FRAMES).permute(0, 3, 1, 2)
 
     def set_priorities(self, leaves: Tensor, error: Tensor) -> None:
         """Set priorities |error| + 1e-3 of the batch's slots."""

@@ -1,4 +1,4 @@
-"""Atari through ale-py's native vector environment, preprocessed as in Mnih 2015.
+"""Atari through ale-py's native vector environment, preprocessed as in Mnih 2015. The module is the family ``atari``.
 
 210x160 RGB at 60 Hz -> luminance -> max over the last two frames of a skip -> 84x84 uint8
 -> the last four stacked, oldest first; at the start of a game the three oldest are zero.
@@ -6,15 +6,90 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from spikestill.common.environment import check_game
+import numpy as np
+import numpy.typing as npt
+
+from spikestill.common.atari import FRAME_RATE_HZ, STACK, check_game, games
+from spikestill.common.environment import Discrete, EnvironmentSpec, Observations, Step
 from spikestill.configs.environment import EnvironmentConfig
 
 if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv
 
 MAX_FRAMES = 108_000
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all games."""
+    return games()
+
+
+@functools.cache
+def spec(name: str) -> EnvironmentSpec:
+    """Return the game ``name`` as an environment; 15 decisions a second, as with its usual frame skip of 4."""
+    return EnvironmentSpec(
+        name=name,
+        family="atari",
+        fields=(STACK,),
+        actions=Discrete(tuple(action_meanings(name))),
+        decisions_per_s=FRAME_RATE_HZ / EnvironmentConfig().frame_skip,
+        make=AtariGames,
+        frames_per_decision=lambda options: int(options.frame_skip),
+    )
+
+
+class AtariGames:
+    """N games as a :class:`VectorEnvironment`.
+
+    Args:
+        options: the game and how it is played.
+        num_envs: N, >= 1.
+        threads: emulator threads; 0: one per core.
+    """
+
+    def __init__(self, options: EnvironmentConfig, num_envs: int, threads: int = 0) -> None:
+        self._envs = make_vector_env(options, num_envs, threads=threads)
+
+    def reset(
+        self, seeds: npt.NDArray[np.int64] | None, mask: npt.NDArray[np.bool_] | None = None
+    ) -> Observations:
+        """See :meth:`VectorEnvironment.reset`."""
+        options = None if mask is None else {"reset_mask": mask.copy()}
+        stacks, _ = self._envs.reset(seed=seeds, options=options)
+        return self._observe(stacks)
+
+    def send(self, actions: npt.NDArray[Any]) -> None:
+        """See :meth:`VectorEnvironment.send`."""
+        self._envs.send(actions.astype(np.int64))
+
+    def receive(self) -> Step:
+        """See :meth:`VectorEnvironment.receive`."""
+        stacks, reward, terminated, truncated, _ = self._envs.recv()
+        return Step(self._observe(stacks), reward, terminated, truncated)
+
+    def _observe(self, stacks: npt.NDArray[np.uint8]) -> Observations:
+        self._stacks = stacks
+        return {STACK.name: stacks}
+
+    def render(self, index: int) -> npt.NDArray[np.uint8]:
+        """Return the newest frame that the agent of game ``index`` sees, as grey, uint8 (84, 84, 3)."""
+        return np.repeat(self._stacks[index, -1][:, :, None], 3, axis=2)
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Raise NotImplementedError: the emulators' state cannot be saved; replay the actions."""
+        raise NotImplementedError("the emulators' state cannot be saved; replay the actions")
+
+    def set_state(self, arrays: Mapping[str, npt.NDArray[Any]]) -> Observations:
+        """Raise NotImplementedError, as :meth:`state` does."""
+        raise NotImplementedError("the emulators' state cannot be restored; replay the actions")
+
+    def close(self) -> None:
+        """Release the emulators."""
+        self._envs.close()
 
 
 def make_vector_env(
@@ -48,12 +123,13 @@ def make_vector_env(
     )
 
 
-def action_meanings(game: str) -> list[str]:
-    """Return the names of the game's minimal actions in their order, e.g. ``["NOOP", "FIRE", ...]``."""
+@functools.cache
+def action_meanings(game: str) -> tuple[str, ...]:
+    """Return the names of the game's minimal actions in their order, e.g. ``("NOOP", "FIRE", ...)``."""
     import ale_py
     from ale_py import roms
 
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     emulator = ale_py.ALEInterface()
     emulator.loadROM(roms.get_rom_path(check_game(game)))
-    return [str(action.name) for action in emulator.getMinimalActionSet()]
+    return tuple(str(action.name) for action in emulator.getMinimalActionSet())

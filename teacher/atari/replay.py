@@ -16,8 +16,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-STACK = 4
-PIXELS = 84 * 84
+from spikestill.common.atari import FRAMES, PIXELS, SIDE
+
 MIN_PRIORITY = 1e-3
 RINGS = ("frames", "action", "reward", "done", "valid", "start")
 """What a replay keeps of every slot."""
@@ -172,7 +172,7 @@ class Replay:
         self.written += 1
         # The slots that this one makes sampleable, and those whose stack is about to lose its oldest frame.
         self._set_leaves((slot - self.n_step) % self.length, self.written > self.n_step)
-        self._set_leaves((slot + STACK) % self.length, False)
+        self._set_leaves((slot + FRAMES) % self.length, False)
         self._set_leaves(slot, False)
 
     def _set_leaves(self, slot: int, sampleable: bool) -> None:
@@ -206,9 +206,9 @@ class Replay:
 
     def stacks(self, time: npt.NDArray[np.int64], env: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
         """Return stacks (B, 84, 84, 4), channels last, oldest frame first."""
-        out = np.empty((len(time), PIXELS, STACK), np.uint8)
+        out = np.empty((len(time), PIXELS, FRAMES), np.uint8)
         _gather(self.frames, self.start, time, env, out)
-        return out.reshape(-1, 84, 84, STACK)
+        return out.reshape(-1, SIDE, SIDE, FRAMES)
 
     def set_priorities(self, batch: Batch, error: npt.NDArray[np.float32]) -> None:
         """Set priorities |error| + 1e-3 of the batch's slots; slots that left the window stay out."""

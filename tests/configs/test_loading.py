@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spikestill.common.environment import check_game
+from spikestill.common.environment import check_environment
 from spikestill.common.errors import UserError
 from spikestill.configs import loading
 
@@ -169,8 +169,8 @@ def test_an_unknown_recipe_names_the_nearest_shipped_one() -> None:
 
 
 def test_the_nearest_word_is_found_in_any_case() -> None:
-    with pytest.raises(UserError, match=r"unknown game 'PONG'.*[Dd]id you mean 'pong'"):
-        check_game("PONG")
+    with pytest.raises(UserError, match=r"unknown environment 'PONG'.*[Dd]id you mean 'pong'"):
+        check_environment("PONG")
 
 
 def test_docstrings_under_fields_become_help() -> None:

@@ -280,7 +280,7 @@ def forgotten(name):
         (put("action", (7, 1), 3), r"action\[7, 1\] is 3"),
         (put("valid", (7, 1), 2), r"valid holds 2, its range is 0..1"),
         (put("start", (0, 1), 0), "a session starts at step 0"),
-        (attribute("game", "tennis"), "game is 'tennis'"),
+        (attribute("game", "tenis"), "unknown game 'tenis'"),
         (attribute("sessions", np.array([0, 99])), r"sessions is \(0, 99\)"),
         (attribute("action_names", "[]"), "action_names"),
         (attribute("provenance", "{}"), "not a provenance record"),

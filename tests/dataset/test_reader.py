@@ -103,7 +103,7 @@ def test_negative_memory_is_refused(tmp_path):
 @given(arrays(np.bool_, st.tuples(st.integers(1, 20), st.integers(1, 3))))
 def test_frames_at_hand_counts_from_the_last_start(start):
     start[0] = True
-    have = frames_at_hand(start)
+    have = frames_at_hand(start, 4)
     for stream in range(start.shape[1]):
         count = 0
         for row in range(start.shape[0]):

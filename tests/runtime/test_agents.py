@@ -112,7 +112,7 @@ def test_the_zoo_names_what_it_has(tmp_path: Path) -> None:
         UserError, match=r"has no core_map-1chip\.h5 for pong; it has pong: teacher\.saf.*; qbert"
     ):
         zoo_path("pong", "core_map-1chip.h5", tmp_path)
-    with pytest.raises(UserError, match="unknown game 'pnog'"):
+    with pytest.raises(UserError, match="unknown environment 'pnog'"):
         zoo_path("pnog", "teacher.safetensors", tmp_path)
 
 

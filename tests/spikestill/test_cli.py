@@ -119,7 +119,7 @@ def test_every_shipped_recipe_is_valid(recipe: Path, capsys: pytest.CaptureFixtu
     [
         (["plya"], "unknown command plya. Did you mean play."),
         (["play", "--agnet", "cores"], "unknown option --agnet. Did you mean --agent."),
-        (["play", "pogn"], "unknown game 'pogn'"),
+        (["play", "pogn"], "unknown environment 'pogn'"),
         (["play", "pong", "qbert"], "play takes one GAME, 'qbert' is one too many"),
         (
             ["play", "pong", "--environment.game", "qbert"],

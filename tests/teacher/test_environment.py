@@ -1,12 +1,12 @@
 import pytest
 
-from spikestill.common.environment import GAMES
+from spikestill.common.atari import PAPER_GAMES
 from spikestill.common.errors import UserError
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.teacher.atari.environment import action_meanings, make_vector_env
 
 
-@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize("game", PAPER_GAMES)
 def test_every_game_of_the_paper_plays(game):
     envs = make_vector_env(EnvironmentConfig(game=game), 2)
     observation, _ = envs.reset(seed=0)
@@ -17,7 +17,7 @@ def test_every_game_of_the_paper_plays(game):
 
 
 def test_unknown_game_names_the_nearest():
-    with pytest.raises(UserError, match=r"unknown game 'pomg'.*[Dd]id you mean 'pong'"):
+    with pytest.raises(UserError, match=r"unknown environment 'pomg'.*[Dd]id you mean 'pong'"):
         EnvironmentConfig(game="pomg")
 
 

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from spikestill.common.artefacts import TEACHER
-from spikestill.common.environment import GAMES
+from spikestill.common.atari import PAPER_GAMES
 from spikestill.common.errors import UserError
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult
@@ -352,7 +352,7 @@ QUICK = ("freeway", "space_invaders")
 
 
 @pytest.mark.parametrize(
-    "game", [game if game in QUICK else pytest.param(game, marks=pytest.mark.slow) for game in GAMES]
+    "game", [game if game in QUICK else pytest.param(game, marks=pytest.mark.slow) for game in PAPER_GAMES]
 )
 def test_every_game_of_the_paper_trains(game):
     training = Training(dataclasses.replace(TINY, environment=EnvironmentConfig(game=game), replay_start=64))

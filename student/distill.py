@@ -186,7 +186,9 @@ class Distillation:
         x = stacks[part].to(self.device).contiguous(memory_format=torch.channels_last)
         q_part = q[part].to(self.device)
         renormalise = self.step >= (1.0 - RENORMALISED_SHARE) * self.config.steps
-        rates, statistics, spikes = self.network.propagate(x, weights, renormalise=renormalise)
+        rates, statistics, spikes = self.network.propagate(
+            x, weights, renormalise=renormalise, loss_factor=1.0 / self.shares
+        )
         loss = distillation_loss(
             self.config.loss, self.config.logit_scale * rates, q_part, self.config.temperature
         )

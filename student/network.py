@@ -163,6 +163,7 @@ class StudentNetwork(nn.Module):
         weights: list[Tensor],
         *,
         renormalise: bool = False,
+        loss_factor: float = 1.0,
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]], list[Tensor]]:
         """Return (mean votes (B, A), each layer's batch mean and variance, its spikes); the network stays as it is.
 
@@ -172,10 +173,13 @@ class StudentNetwork(nn.Module):
             stacks_BCHW: uint8 stacks.
             weights: what :meth:`working_weights` gives, or straight-through weights in the same formats.
             renormalise: normalise with the running statistics (batch renormalisation), not the batch's.
+            loss_factor: what the caller multiplies the mean loss of these stacks with before it differentiates: the
+                stacks' share of the batch, times a loss scale. The sparsity penalty is multiplied with it too.
         """
+        penalty = self.sparsity * loss_factor
         x, statistics, spikes = stacks_BCHW, [], []
         for layer, weight in zip(self.ternary_layers(), weights, strict=True):
-            x, mu, variance = layer(x.to(weight.dtype), weight, self.sparsity, renormalise)
+            x, mu, variance = layer(x.to(weight.dtype), weight, penalty, renormalise)
             statistics.append((mu, variance))
             spikes.append(x)
         rate_BO = x.float().mean(dim=(2, 3))

@@ -50,7 +50,8 @@ class NormalisedStep(torch.autograd.Function):
     would make features that are nearly constant, of which games have many, flip with the batch.
 
     The step's surrogate gradient is the triangle dy/dx = max(0, 1 - |x|) (Esser 2016). ``penalty`` adds
-    the gradient of penalty * mean(y) to that of the loss: the spike-sparsity term.
+    the gradient of penalty * mean(y) to that of the loss: the spike-sparsity term. Who computes a batch in shares
+    gives every share its part of the penalty, as of the loss.
 
     forward(s, gamma, beta, mean, variance, penalty) -> (y in s's dtype, the batch's mean (O,) and variance (O,)),
     for s (B, O, H, W); ``mean`` and ``variance`` (O,) are the running ones, or None for the batch's.

@@ -208,6 +208,24 @@ def test_a_resumed_training_keeps_its_shares(folder, tmp_path, monkeypatch):
             made.close()
 
 
+def test_the_sparsity_penalty_is_one_of_the_batch_however_it_is_shared(folder):
+    """With the running statistics the shares fire as the whole batch does, and so must the penalty weigh."""
+    gradients = []
+    with BufferReader(folder / "buffer.h5") as reader:
+        for shares in (1, 2, 4):
+            made = training(folder, reader, sparsity=100.0, hint_weight=0.0)
+            made.hints, made.shares, made.step = None, shares, made.config.steps
+            stacks, q = (torch.from_numpy(array) for array in made._draw(np.random.default_rng(0)))
+            weights = made.network.working_weights()
+            parts = [made._share(index, weights, stacks, q)[0] for index in range(shares)]
+            # Of the last layer's beta: no statistics of a share stand between it and the loss.
+            gradients.append(torch.stack([part[-1].float() for part in parts]).sum(dim=0))
+            made.close()
+    assert gradients[0].abs().max() > 1e-3
+    for other in gradients[1:]:
+        torch.testing.assert_close(other, gradients[0], rtol=1e-4, atol=1e-7)
+
+
 def test_learns_to_repeat_one_batch(folder):
     """The loss on frames seen over and over falls well below what no knowledge of the frame would give."""
     with BufferReader(folder / "buffer.h5") as reader:

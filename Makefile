@@ -22,14 +22,16 @@ install: $(STAMP)
 # Lava 0.10.0 is final and declares Python < 3.11, yet works to 3.13 with deploy/lava/loader.py: its own needs
 # come with the [lava] extra, and it is installed without asking them. So are NeuroBench, which a test compares
 # with, its snnTorch, and CleanRL, whose networks a test saves: what else they ask for (datasets, audio, old pins) the
-# tests do not touch.
+# tests do not touch. dm_control declares labmaze, which has no wheel for Python 3.13 and is not needed: the rest comes
+# with the [control] extra.
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.10-3.13 found; install one or give PYTHON=/path/to/python3"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet 'pip>=23'
 	$(BIN)/python -m pip install -c constraints.txt torch
-	$(BIN)/python -m pip install -c constraints.txt --editable '.[lava,nir,onnx,dev]'
-	$(BIN)/python -m pip install -c constraints.txt --no-deps --ignore-requires-python lava-nc neurobench snntorch cleanrl
+	$(BIN)/python -m pip install -c constraints.txt --editable '.[lava,nir,onnx,control,dev]'
+	$(BIN)/python -m pip install -c constraints.txt --no-deps --ignore-requires-python lava-nc neurobench snntorch cleanrl \
+		dm_control
 	@touch $@
 
 demo: install

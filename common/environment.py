@@ -272,7 +272,11 @@ class Family(Protocol):
         ...
 
 
-BUILT_IN = {"atari": "spikestill.teacher.atari.environment"}
+BUILT_IN = {
+    "atari": "spikestill.teacher.atari.environment",
+    "gymnasium": "spikestill.teacher.control.gymnasium_tasks",
+    "dm_control": "spikestill.teacher.control.dm_control_tasks",
+}
 """Family to the module that is one. Imported when a name is looked up."""
 _registered: dict[str, EnvironmentSpec] = {}
 
@@ -316,7 +320,8 @@ def check_environment(name: str) -> str:
         return name
     known = environment_names()
     raise UserError(
-        f"unknown environment {name!r}; there are {len(known)}: Atari games such as pong, and what is installed",
+        f"unknown environment {name!r}; there are {len(known)}: Atari games such as pong, MuJoCo tasks such as "
+        "cheetah_run, and what is installed",
         f"did you mean {nearest(name, known)!r}",
     )
 

@@ -1,0 +1,1 @@
+"""Continuous control: MuJoCo tasks, replay, SAC and DDPG in any number format."""

@@ -1,0 +1,137 @@
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spikestill.common.environment import environment
+from spikestill.common.errors import UserError
+from spikestill.teacher.control import dm_control_tasks, gymnasium_tasks
+from spikestill.teacher.control.environment import bounded
+from spikestill.teacher.control.simulator import choose_gl
+
+pytestmark = pytest.mark.skipif(
+    find_spec("mujoco") is None or find_spec("dm_control") is None,
+    reason="the MuJoCo simulators are not installed: make install, or pip install 'spikestill[control]'",
+)
+STATES = (*dm_control_tasks.TASKS, *gymnasium_tasks.TASKS)
+DIMENSIONS = {
+    "half_cheetah": (17, 6), "hopper": (11, 3), "swimmer": (8, 2), "walker2d": (17, 6), "ant": (105, 8),
+    "cartpole_swingup": (5, 1), "reacher_easy": (6, 2), "cheetah_run": (17, 6), "finger_spin": (9, 2),
+    "ball_in_cup_catch": (8, 2), "walker_walk": (24, 6),
+}  # fmt: skip
+
+
+def made(name, count) -> Any:
+    return environment(name).make(None, count, 0)
+
+
+def play(envs, actions, rows):
+    found = []
+    for action in actions[:rows]:
+        envs.send(action)
+        found.append(envs.receive())
+    return found
+
+
+def same(ours, theirs):
+    return all(
+        np.array_equal(getattr(a, name), getattr(b, name))
+        for a, b in zip(ours, theirs, strict=True)
+        for name in ("reward", "terminated", "truncated")
+    ) and all(
+        np.array_equal(a.observations[name], b.observations[name])
+        for a, b in zip(ours, theirs, strict=True)
+        for name in a.observations
+    )
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_restored_simulation_goes_on_exactly_as_the_one_that_was_saved(name):
+    spec = environment(name)
+    assert (sum(int(np.prod(f.shape)) for f in spec.fields), spec.actions.shape[0]) == DIMENSIONS[name]
+    envs, others = spec.make(None, 2, 0), spec.make(None, 2, 0)
+    envs.reset(np.array([3, 4]))
+    others.reset(np.array([8, 9]))
+    rng = np.random.default_rng(0)
+    actions = np.stack([spec.actions.sample(rng, 2) for _ in range(80)])
+    play(envs, actions, 23)
+    before = envs.state()
+    ended = play(envs, actions[23:], 40)
+    # A new episode draws from the saved random numbers.
+    again = envs.reset(None)
+    spec.check(others.set_state(before))
+    assert same(play(others, actions[23:], 40), ended)
+    begun = others.reset(None)
+    assert all(np.array_equal(begun[name], again[name]) for name in begun)
+    envs.close()
+    others.close()
+
+
+def test_an_episode_is_cut_off_at_its_limit_and_the_next_begins_by_itself():
+    envs = made("hopper", 2)
+    envs.reset(np.array([0, 1]))
+    envs.steps_N[1] = 998
+    still = np.zeros((2, 3), np.float32)
+    steps = play(envs, [still] * 3, 3)
+    assert [step.truncated[1] for step in steps] == [False, True, False]
+    assert not any(step.terminated[1] for step in steps)
+    assert steps[2].reward[1] == 0.0
+    assert envs.steps_N.tolist() == [3, 0]
+
+
+def test_the_same_seed_gives_the_same_start_and_another_one_another():
+    envs = made("walker_walk", 3)
+    heights = envs.reset(np.array([5, 5, 6]))["velocity"], envs.reset(np.array([5, 5, 6]))["orientations"]
+    assert np.array_equal(heights[1][0], heights[1][1])
+    assert not np.array_equal(heights[1][0], heights[1][2])
+
+
+def test_a_simulation_that_diverges_names_environment_field_and_step():
+    envs = made("half_cheetah", 2)
+    envs.reset(np.array([0, 1]))
+    envs.tasks[1].simulator.data.qvel[:] = np.nan
+    with pytest.raises(
+        UserError, match=r"half_cheetah: environment 1 gave a \w+ that is not finite in step 1"
+    ):
+        play(envs, [np.zeros((2, 6))], 1)
+
+
+def test_a_box_without_bounds_names_the_action():
+    with pytest.raises(UserError, match=r"slide: action 1 has the bounds -inf..1, finite low < high wanted"):
+        bounded("slide", [-1, -np.inf], [1, 1])
+
+
+def test_an_unknown_task_names_the_nearest():
+    with pytest.raises(UserError, match=r"'cheetah_runs'.*[Dd]id you mean 'cheetah_run'"):
+        environment("cheetah_runs")
+
+
+@pytest.mark.skipif(not choose_gl(), reason="no OpenGL library: apt-get install libosmesa6")
+def test_pixels_stack_three_frames_and_repeat_the_action():
+    spec, envs = environment("cartpole_swingup_pixels"), made("cartpole_swingup_pixels", 1)
+    first = envs.reset(np.array([0]))
+    spec.check(first)
+    assert not first["pixels"][0, :2].any()
+    assert first["pixels"][0, 2].any()
+    (step,) = play(envs, [np.ones((1, 1))], 1)
+    assert np.array_equal(step.observations["pixels"][0, 1], first["pixels"][0, 2])
+    assert envs.steps_N.tolist() == [8]
+    assert spec.decisions_per_s == pytest.approx(12.5)
+    assert envs.render(0).shape == (240, 320, 3)
+    envs.close()
+
+
+def test_without_opengl_drawing_says_what_to_install():
+    code = (
+        "from spikestill.common.environment import environment\n"
+        "envs = environment('reacher_easy').make(None, 1, 0); envs.reset(None)\n"
+        "envs.render(0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"MUJOCO_GL": "disable", "PATH": ""}, capture_output=True, text=True
+    )
+    assert "reacher_easy cannot be drawn" in done.stderr
+    assert "apt-get install libosmesa6" in done.stderr

@@ -11,21 +11,22 @@ from spikestill.common.ranges import check_range
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportConfig:
-    """A student or its core map for other people's simulators and hardware."""
+    """A student or its core map for other people's simulators and hardware, each with frames and their votes."""
 
-    to: Literal["ranc", "nir", "netx"]
+    to: Literal["ranc", "nir", "netx", "c"]
     """ranc: the core map and the packets of some frames, for RANC's simulator; nir: a graph of the Neuromorphic
-    Intermediate Representation; netx: lava-dl's network exchange format, for Loihi."""
+    Intermediate Representation; netx: lava-dl's network exchange format, for Loihi; c: a C99 program without
+    allocation."""
     student: Path = Path("student.safetensors")
-    """The student that ``distill`` wrote, for nir and netx."""
+    """The student that ``distill`` wrote, for nir, netx and c."""
     core_map: Path = Path("core_map.h5")
     """The core map that ``map`` wrote, for ranc."""
     buffer: Path | None = None
-    """ranc: the buffer to take frames from; None: random pixels."""
+    """The buffer to take frames from; None: random pixels."""
     frames: int = 4
-    """ranc: frames whose packets are written, one enters at every tick, 1..100000."""
+    """Frames that the export carries with the votes that they must give, 1..100000."""
     seed: int = 0
-    """ranc: seed of the choice of frames, 0..2**31 - 1."""
+    """Seed of the choice of frames, 0..2**31 - 1."""
     form: Literal["threshold", "lif"] = "threshold"
     """nir: neurons as Threshold nodes, or as LIF nodes without memory for simulators that read no Threshold."""
     dt: float = 1e-4

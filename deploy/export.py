@@ -1,25 +1,34 @@
-"""The ``export`` stage: a student or its core map in another program's format."""
+"""The ``export`` stage: a student or its core map in another program's format, as a C program or as gates.
+
+Every export carries some frames and the votes that they must give, so that whoever replays it can check it alone.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from spikestill.common.stage import StageResult
 from spikestill.configs.exporting import ExportConfig
-from spikestill.deploy.core_map import check_not_stale
-from spikestill.deploy.exports import netx, nir_graph, ranc
+from spikestill.deploy.core_map import CoreMap, check_not_stale
+from spikestill.deploy.exports import c_program, netx, nir_graph, ranc
+from spikestill.deploy.exports.replay import Replay, replay_of
 from spikestill.deploy.frames import Frames
+from spikestill.deploy.packed_kernel import PackedNet
+from spikestill.deploy.simulator import CoreSimulator
 from spikestill.deploy.validate import load_valid
+from spikestill.student.integer_net import IntegerNet
 from spikestill.student.integer_net import load as load_student
 
-NIR, NETX, RANC = "student.nir", "student.net", "ranc"
+NIR, NETX, RANC, C = "student.nir", "student.net", "ranc", "c"
+Written = tuple[Path, dict[str, Any]]
 
 
 def run(config: ExportConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
-    """Write ``ranc/``, ``student.nir`` or ``student.net`` into ``run_dir``.
+    """Write ``ranc/``, ``student.nir``, ``student.net`` or ``c/`` into ``run_dir``.
 
     The summary's ``ranges`` say what the net asks of the format's fields, and what they hold.
 
@@ -27,35 +36,70 @@ def run(config: ExportConfig, run_dir: Path, *, resume: bool = False) -> StageRe
 
     Raises:
         UserError: the student or core map cannot be read, the map breaks a rule of its target, a value does not fit
-            the target's fields, the package that writes the format is missing, or the disk is full.
+            the target's fields, the folder holds other files, the package that writes the format is missing, or the
+            disk is full.
     """
     began, run_dir = time.monotonic(), Path(run_dir)
-    summary: dict[str, Any] = {"to": config.to}
-    if config.to == "ranc":
-        core_map = load_valid(config.core_map)
-        check_not_stale(config.core_map, core_map.provenance, config.student)
-        drawn = config.buffer, config.frames, config.seed
-        frames = Frames(*drawn, core_map.game, core_map.input_shape, config.core_map)
-        with contextlib.closing(frames):
-            stacks_BCHW = frames.stacks(0, len(frames))
-        layout = ranc.write(core_map, stacks_BCHW, run_dir / RANC)
-        artefact = run_dir / RANC / ranc.INPUT
-        summary |= {
-            "cores": core_map.cores,
-            "chips": len(layout["chips"]),
-            "frames": layout["frames"],
-            "ticks_to_run": layout["ticks_to_run"],
-            "ranges": layout["ranges"],
-        }
-    else:
-        net, _ = load_student(config.student)
-        summary["layers"] = len(net.layers)
-        if config.to == "nir":
-            artefact = run_dir / NIR
-            nir_graph.write(net, artefact, config.form, config.dt, config.kernels == "full")
-            summary |= {"form": config.form, "kernels": config.kernels}
-        else:
-            artefact = run_dir / NETX
-            summary["ranges"] = netx.write(net, artefact)
-    summary |= {"bytes": artefact.stat().st_size, "seconds": round(time.monotonic() - began, 2)}
-    return StageResult(artefact, summary)
+    written: Callable[[ExportConfig, Path], Written] = {
+        "ranc": _ranc, "nir": _nir, "netx": _netx, "c": _c,
+    }[config.to]  # fmt: skip
+    artefact, found = written(config, run_dir)
+    summary = {"to": config.to, **found, "bytes": artefact.stat().st_size}
+    return StageResult(artefact, summary | {"seconds": round(time.monotonic() - began, 2)})
+
+
+def _ranc(config: ExportConfig, run_dir: Path) -> Written:
+    core_map, replay = _map_and_replay(config)
+    layout = ranc.write(core_map, replay, run_dir / RANC)
+    return run_dir / RANC / ranc.INPUT, {
+        "cores": core_map.cores,
+        "chips": len(layout["chips"]),
+        "frames": layout["frames"],
+        "ticks_to_run": layout["ticks_to_run"],
+        "verdict": layout["verdict"],
+        "ranges": layout["ranges"],
+    }
+
+
+def _nir(config: ExportConfig, run_dir: Path) -> Written:
+    net, replay = _net_and_replay(config)
+    nir_graph.write(net, run_dir / NIR, config.form, config.dt, config.kernels == "full", replay)
+    found = {"layers": len(net.layers), "frames": len(replay), "form": config.form, "kernels": config.kernels}
+    return run_dir / NIR, found
+
+
+def _netx(config: ExportConfig, run_dir: Path) -> Written:
+    net, replay = _net_and_replay(config)
+    ranges = netx.write(net, run_dir / NETX, replay)
+    return run_dir / NETX, {"layers": len(net.layers), "frames": len(replay), "ranges": ranges}
+
+
+def _c(config: ExportConfig, run_dir: Path) -> Written:
+    net, replay = _net_and_replay(config)
+    memory = c_program.write(net, replay, run_dir / C)
+    return run_dir / C / c_program.PROGRAM, {
+        "layers": len(net.layers),
+        "frames": len(replay),
+        "constant_bytes": memory.constant_bytes,
+        "working_bytes": memory.working_bytes,
+        "compile": "cc -std=c99 -O2 -o student student.c && ./student --check < frames.bin",
+    }
+
+
+def _net_and_replay(config: ExportConfig) -> tuple[IntegerNet, Replay]:
+    net, _ = load_student(config.student)
+    with _frames(config, net.game, net.input_shape, config.student) as frames:
+        return net, replay_of(frames, PackedNet(net).votes)
+
+
+def _map_and_replay(config: ExportConfig) -> tuple[CoreMap, Replay]:
+    core_map = load_valid(config.core_map)
+    check_not_stale(config.core_map, core_map.provenance, config.student)
+    with _frames(config, core_map.game, core_map.input_shape, config.core_map) as frames:
+        return core_map, replay_of(frames, CoreSimulator(core_map).votes)
+
+
+def _frames(
+    config: ExportConfig, game: str, input_shape: tuple[int, int, int], reader: Path
+) -> contextlib.closing[Frames]:
+    return contextlib.closing(Frames(config.buffer, config.frames, config.seed, game, input_shape, reader))

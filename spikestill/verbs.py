@@ -144,9 +144,9 @@ VERBS: dict[str, Verb] = {
         ),
         Verb(
             name="export",
-            summary="write a student for RANC, NIR or lava-dl",
+            summary="write a student for RANC, NIR or lava-dl, or as a C program",
             example="spikestill export nir --run_dir runs/pong\n"
-            "    reads runs/pong/student.safetensors and writes runs/pong/student.nir; ranc and netx go likewise",
+            "    reads runs/pong/student.safetensors and writes runs/pong/student.nir; ranc, netx and c go likewise",
             config="spikestill.configs.exporting:ExportConfig",
             function="spikestill.deploy.export:run",
             positional="to",

@@ -2,7 +2,9 @@
 
 ``/layer/0`` is the input, the transduction layer's spikes; ``/layer/1`` and on are convolutions with CUBA neurons
 without memory: both decays 4096 of 4096, threshold 0, bias 1 - theta, so that a neuron fires iff s + 1 - theta > 0, iff
-s >= theta. The transduction layer runs on the host; ``/transduction`` holds it, and readers of netx pass over it.
+s >= theta. The transduction layer runs on the host; ``/transduction`` holds it. ``/frames`` has stacks, the spikes that
+enter layer 0 for them, and their votes. Readers of netx pass over both. Each stock process hands its spikes on in the
+next step: the last layer answers the input of step t in step t + layers - 1.
 Format: lava-dl, netx's documentation.
 """
 
@@ -17,6 +19,8 @@ import numpy as np
 
 from spikestill.common.atomic import write_bytes
 from spikestill.common.errors import UserError
+from spikestill.deploy.exports.replay import Replay, add_replay
+from spikestill.deploy.transduction import plan_transduction, transduce_planned
 from spikestill.student.integer_net import IntegerLayer, IntegerNet, effective_theta, sum_bound
 
 if TYPE_CHECKING:
@@ -27,8 +31,13 @@ WEIGHT_BITS, BIAS_BITS, STATE_BITS, GROUPS_BITS = 8, 13, 23, 8
 """Signed widths: on Loihi, a synaptic weight, a bias mantissa, current and voltage; in Lava, a convolution's groups."""
 
 
-def write(net: IntegerNet, path: Path) -> list[dict[str, Any]]:
+def write(net: IntegerNet, path: Path, replay: Replay | None = None) -> list[dict[str, Any]]:
     """Write the net; return what it asks of Loihi's fields and what they hold, one row a field.
+
+    Args:
+        net: the net.
+        path: of the file.
+        replay: frames that the file carries; None: none.
 
     Raises:
         UserError: the net has no layer for the cores, a parameter exceeds Loihi's width, or the disk is full.
@@ -56,8 +65,18 @@ def write(net: IntegerNet, path: Path) -> list[dict[str, Any]]:
             "stride": first.stride, "pad": first.pad, "groups": first.groups, "input_shape": list(net.input_shape),
             "actions": net.actions, "game": net.game,
         })  # fmt: skip
+        if replay is not None:
+            _frames(file.create_group("frames"), net, replay)
     write_bytes(path, content.getvalue())
     return rows
+
+
+def _frames(group: h5py.Group, net: IntegerNet, replay: Replay) -> None:
+    plan = plan_transduction(net.layers[0], net.input_shape)
+    spikes_BOHW = np.stack([transduce_planned(plan, stack) for stack in replay.stacks_BCHW])
+    group.create_dataset("input", data=spikes_BOHW, compression="gzip")
+    group.attrs["latency"] = len(net.layers) - 1
+    add_replay(group, replay)
 
 
 def check_ranges(net: IntegerNet) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from spikestill.common.atomic import write_bytes
 from spikestill.common.errors import UserError
+from spikestill.deploy.exports.replay import Replay, add_replay
 from spikestill.student.integer_net import IntegerLayer, IntegerNet
 
 if TYPE_CHECKING:
@@ -29,7 +30,12 @@ VOTES = "feature i, at every position, votes for action i mod A, for i < A * flo
 
 
 def write(
-    net: IntegerNet, path: Path, form: Literal["threshold", "lif"], dt: float, full_kernels: bool
+    net: IntegerNet,
+    path: Path,
+    form: Literal["threshold", "lif"],
+    dt: float,
+    full_kernels: bool,
+    replay: Replay | None = None,
 ) -> None:
     """Write the net as a NIR file, for ``nir.read``.
 
@@ -40,16 +46,22 @@ def write(
         dt: the time constant tau of the ``lif`` form, the reading simulator's time step, s.
         full_kernels: write grouped convolutions as full ones, zero where groups do not meet: ``nir`` 1.0.8 cannot check
             the types of grouped ones and reads them with ``type_check=False`` only.
+        replay: frames that the file carries in the group ``/frames``, which readers of NIR pass over; None: none.
 
     Raises:
         UserError: the package ``nir`` is not there, or the disk is full.
     """
+    import h5py
+
     try:
         import nir
     except ImportError as error:
         raise UserError("the package nir is not installed", "pip install nir") from error
     content = io.BytesIO()
     nir.write(content, graph(net, form, dt, full_kernels))
+    if replay is not None:
+        with h5py.File(content, "r+") as file:
+            add_replay(file.create_group("frames"), replay)
     write_bytes(path, content.getvalue())
 
 

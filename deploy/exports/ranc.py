@@ -13,6 +13,7 @@ Axis suffixes: C cores, N neurons of a core, A axons of a core, B frames.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from spikestill.common.atomic import atomic_path, write_text
 from spikestill.common.errors import UserError
 from spikestill.common.progress import Progress
 from spikestill.deploy.core_map import NONE, CoreMap
+from spikestill.deploy.exports.folder import own
+from spikestill.deploy.exports.replay import Replay
 from spikestill.deploy.transduction import plan_transduction, transduce_planned
 from spikestill.deploy.validate import reach
 
@@ -35,13 +38,16 @@ RTL_POTENTIAL = (-256, 255)
 RTL_OFFSET = (-256, 255)
 RTL_AXON = (0, 255)
 SCHEDULER = (0, 14)
+CORE_BYTES = 200_000
+"""Of a core's JSON, about: the connections alone are two characters each."""
 
 
-def write(core_map: CoreMap, stacks_BCHW: npt.NDArray[np.uint8], folder: Path) -> dict[str, Any]:
+def write(core_map: CoreMap, replay: Replay, folder: Path) -> dict[str, Any]:
     """Write ``input.json``, ``config.json`` and ``layout.json`` into ``folder``; return what layout.json says.
 
     Raises:
-        UserError: a parameter exceeds RANC's width: layer, core and neuron are named; the disk is full.
+        UserError: a parameter exceeds RANC's width: layer, core and neuron are named; the folder holds other files;
+            the disk is full.
     """
     ranges = check_ranges(core_map)
     x_C, y_C = core_map.spec.on_grid(core_map.chip_C, core_map.x_C, core_map.y_C)
@@ -61,21 +67,29 @@ def write(core_map: CoreMap, stacks_BCHW: npt.NDArray[np.uint8], folder: Path) -
     outputs = len(core_map.output_core_V)
     layout = {
         "game": core_map.game,
-        "frames": len(stacks_BCHW),
-        "ticks_to_run": len(stacks_BCHW) + core_map.ticks + 1,
-        "votes": f"line f + {core_map.ticks} of the output holds frame f; output j votes for output_action[j]",
+        "frames": len(replay),
+        "frame_source": replay.source,
+        "frame_index": replay.indices_B.tolist(),
+        "ticks": core_map.ticks,
+        "ticks_to_run": len(replay) + core_map.ticks + 1,
+        "votes": f"line f + {core_map.ticks} of the output, counted from 0, holds frame f; output j votes for "
+        "output_action[j]; the file begins with a byte order mark",
+        "expected_votes": replay.votes_BA.tolist(),
         "output_action": core_map.output_action_V.tolist(),
         "chips": _chips(core_map, x_C, y_C),
+        "verdict": verdict(ranges),
         "ranges": ranges,
     }
-    folder.mkdir(parents=True, exist_ok=True)
+    own(folder, (INPUT, CONFIG, LAYOUT))
+    size = core_map.cores * CORE_BYTES / 1e6
+    print(f"RANC's format takes about {size:,.0f} MB for {core_map.cores:,} cores", file=sys.stderr)
     with (
         atomic_path(folder / INPUT) as temporary,
         open(temporary, "w", encoding="ascii") as file,
         Progress("export", core_map.cores, "cores") as bar,
     ):
         file.write('{"packets": [')
-        for index, packets in enumerate(_packets(core_map, stacks_BCHW, x_C, y_C)):
+        for index, packets in enumerate(_packets(core_map, replay.stacks_BCHW, x_C, y_C)):
             file.write((",\n" if index else "\n") + packets)
         file.write(f'],\n"output_bus": {{"coordinates": {bus}, "num_outputs": {outputs}}},\n"cores": [')
         for index, core in enumerate(_cores(core_map, x_C, y_C, bus)):
@@ -85,6 +99,18 @@ def write(core_map: CoreMap, stacks_BCHW: npt.NDArray[np.uint8], folder: Path) -
     write_text(folder / CONFIG, json.dumps(config, indent=1) + "\n")
     write_text(folder / LAYOUT, json.dumps(layout) + "\n")
     return layout
+
+
+def verdict(ranges: list[dict[str, Any]]) -> str:
+    """Return in words who can play what :func:`check_ranges` let through."""
+    wide = [row for row in ranges if not row["fits"]]
+    if not wide:
+        return "RANC's simulator and its RTL hold it"
+    row = wide[0]
+    return (
+        f"RANC's simulator holds it; its RTL does not: {row['high'] + 1:,} outputs, a packet of the RTL names "
+        f"{row['allowed'][1] + 1}"
+    )
 
 
 def output_bus(y_C: npt.NDArray[np.int64]) -> list[int]:

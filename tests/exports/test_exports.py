@@ -22,12 +22,9 @@ from spikestill.deploy.exports import netx, nir_graph, ranc
 from spikestill.deploy.mapping import map_net
 from spikestill.student.architectures import LayerSpec, architecture, centred
 from spikestill.student.integer_net import IntegerLayer, IntegerNet, count_votes, load, naive_forward, save
+from tests.exports.frames import replay_for, stacks_of
 from tests.exports.readers import netx_spikes, nir_spikes, ranc_outputs
-from tests.nets import SMALL_SHAPE, random_net, random_stack, small_net, table1_net
-
-
-def stacks_of(count: int, shape: tuple[int, int, int] = SMALL_SHAPE) -> np.ndarray:
-    return np.stack([random_stack(seed, shape) for seed in range(count)])
+from tests.nets import random_net, random_stack, small_net, table1_net
 
 
 @pytest.mark.parametrize("target", ["truenorth", "ranc"])
@@ -35,7 +32,7 @@ def stacks_of(count: int, shape: tuple[int, int, int] = SMALL_SHAPE) -> np.ndarr
 def test_ranc_plays_the_same_votes(tmp_path: Path, target: str, seed: int) -> None:
     net, stacks = small_net(seed), stacks_of(5)
     core_map = map_net(net, hardware(target))
-    layout = ranc.write(core_map, stacks, tmp_path)
+    layout = ranc.write(core_map, replay_for(net, stacks), tmp_path)
     output = ranc_outputs(tmp_path)
     assert len(output) == layout["ticks_to_run"]
     action = np.array(layout["output_action"])
@@ -45,6 +42,12 @@ def test_ranc_plays_the_same_votes(tmp_path: Path, target: str, seed: int) -> No
         assert np.array_equal(votes, count_votes(naive_forward(net, stack)[-1], net.actions))
     assert output[core_map.ticks :].any()
     assert all(row["fits"] for row in layout["ranges"])
+    assert layout["verdict"] == "RANC's simulator and its RTL hold it"
+    written = json.loads((tmp_path / "layout.json").read_text())
+    assert written["ticks_to_run"] == written["ticks"] + written["frames"] + 1 == len(output)
+    lines = output[written["ticks"] : written["ticks"] + written["frames"]]
+    replayed = [np.bincount(written["output_action"], fired, net.actions).tolist() for fired in lines]
+    assert replayed == written["expected_votes"]
 
 
 def test_ranc_marks_the_borders_of_chips(tmp_path: Path) -> None:
@@ -52,7 +55,7 @@ def test_ranc_marks_the_borders_of_chips(tmp_path: Path) -> None:
     net, stacks = small_net(2), stacks_of(2)
     core_map = map_net(net, tiny_chips)
     assert core_map.chips > 1
-    layout = ranc.write(core_map, stacks, tmp_path)
+    layout = ranc.write(core_map, replay_for(net, stacks), tmp_path)
     output, action = ranc_outputs(tmp_path), np.array(layout["output_action"])
     votes = np.bincount(action, output[1 + core_map.ticks], net.actions).astype(np.int64)
     assert np.array_equal(votes, count_votes(naive_forward(net, stacks[1])[-1], net.actions))
@@ -78,7 +81,7 @@ def test_ranc_names_the_neuron_that_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=rf"core {core}, neuron {neuron}: leak -300..-300, RANC holds -256..255"
     ):
-        ranc.write(wide, stacks_of(1), tmp_path)
+        ranc.write(wide, replay_for(small_net(3), stacks_of(1)), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -101,7 +104,9 @@ def test_ranc_refuses_axons_and_ticks_that_it_cannot_hold(tmp_path: Path) -> Non
         ),
     ):
         with pytest.raises(UserError, match=match):
-            ranc.write(dataclasses.replace(core_map, **changes), stacks_of(1), tmp_path)
+            ranc.write(
+                dataclasses.replace(core_map, **changes), replay_for(small_net(3), stacks_of(1)), tmp_path
+            )
     assert not list(tmp_path.iterdir())
 
 
@@ -116,7 +121,9 @@ def test_ranc_counts_the_way_to_the_output_bus(tmp_path: Path) -> None:
     y[(voter + 1) % core_map.cores] = 255
     x = np.arange(core_map.cores, dtype=core_map.x_C.dtype)
     with pytest.raises(UserError, match=rf"core {voter}, neuron \d+: dy 256..256, RANC holds -256..255"):
-        ranc.write(dataclasses.replace(core_map, x_C=x, y_C=y), stacks_of(1), tmp_path)
+        ranc.write(
+            dataclasses.replace(core_map, x_C=x, y_C=y), replay_for(small_net(3), stacks_of(1)), tmp_path
+        )
 
 
 @pytest.mark.parametrize("form", ["threshold", "lif"])
@@ -255,7 +262,10 @@ def test_the_command_writes_each_format(tmp_path: Path) -> None:
     save(net, tmp_path / "student.safetensors", provenance)
     core_map_format.save(map_net(net, hardware("truenorth"), provenance), tmp_path / "core_map.h5")
     inputs = {"student": tmp_path / "student.safetensors", "core_map": tmp_path / "core_map.h5"}
-    for to, name in (("ranc", "ranc/input.json"), ("nir", "student.nir"), ("netx", "student.net")):
+    places = {
+        "ranc": "ranc/input.json", "nir": "student.nir", "netx": "student.net", "c": "c/student.c",
+    }  # fmt: skip
+    for to, name in places.items():
         result = run(ExportConfig(to=to, **inputs), tmp_path)
         assert result.artefact == tmp_path / name
         assert result.summary["bytes"] == result.artefact.stat().st_size > 0
@@ -276,12 +286,52 @@ def test_table_1_geometry_in_nir_and_netx(tmp_path: Path) -> None:
             assert layer == 0 or np.array_equal(relayed[layer - 1][0], spikes)
 
 
+def test_nir_and_netx_carry_frames_that_their_readers_pass_over(tmp_path: Path) -> None:
+    net, stacks = small_net(5), stacks_of(3)
+    replay = replay_for(net, stacks)
+    nir_graph.write(net, tmp_path / "net.nir", "threshold", 1e-4, True, replay)
+    netx.write(net, tmp_path / "net.net", replay)
+    spikes = {"nir": nir_spikes(tmp_path / "net.nir", stacks)[-1]}
+    for name in ("nir", "net"):
+        with h5py.File(tmp_path / f"net.{name}") as file:
+            frames = file["frames"]
+            assert np.array_equal(frames["stack"][()], stacks)
+            assert frames.attrs["source"] == "random"
+            if name == "net":
+                assert frames.attrs["latency"] == len(net.layers) - 1
+                spikes["net"] = netx_spikes(tmp_path / "net.net", frames["input"][()])[-1]
+            votes = [count_votes(each, net.actions) for each in spikes[name]]
+            assert np.array_equal(votes, frames["votes"][()])
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
+    net = small_net(2)
+    core_map, replay = map_net(net, hardware("ranc")), replay_for(net, stacks_of(1))
+    (tmp_path / "input.json").write_text("an earlier export")
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(
+        UserError, match=r"holds thesis\.tex, which this export does not write\. Move it away"
+    ):
+        ranc.write(core_map, replay, tmp_path)
+    assert (tmp_path / "input.json").read_text() == "an earlier export"
+    (tmp_path / "thesis.tex").unlink()
+    ranc.write(core_map, replay, tmp_path)
+    with pytest.raises(UserError, match=r"input\.json: is a file, and a folder is to be written there"):
+        ranc.write(core_map, replay, tmp_path / "input.json")
+
+
+def test_more_outputs_than_the_rtl_names_are_told_in_words(tmp_path: Path) -> None:
+    core_map = core_map_format.load(zoo_path("pong", "core_map-1chip.h5"))
+    told = ranc.verdict(ranc.check_ranges(core_map))
+    assert told == "RANC's simulator holds it; its RTL does not: 4,092 outputs, a packet of the RTL names 256"
+
+
 @pytest.mark.slow
 def test_the_shipped_core_map_in_ranc(tmp_path: Path) -> None:
     net, _ = load(zoo_path("pong", "student-1chip.safetensors"))
     core_map = core_map_format.load(zoo_path("pong", "core_map-1chip.h5"))
     stacks = stacks_of(2, (4, 84, 84))
-    layout = ranc.write(core_map, stacks, tmp_path)
+    layout = ranc.write(core_map, replay_for(net, stacks), tmp_path)
     output, action = ranc_outputs(tmp_path), np.array(layout["output_action"])
     for frame, stack in enumerate(stacks):
         votes = np.bincount(action, output[frame + core_map.ticks], net.actions).astype(np.int64)

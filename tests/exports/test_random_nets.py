@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from spikestill.deploy.equivalence import first_deviation
 from spikestill.deploy.exports import netx, nir_graph, ranc
+from spikestill.deploy.exports.replay import Replay
 from spikestill.deploy.mapping import map_net
 from spikestill.deploy.simulator import CoreSimulator
 from spikestill.student.integer_net import IntegerNet, count_votes, naive_forward
@@ -31,7 +32,9 @@ def check(net: IntegerNet, seed: int) -> None:
     assert np.array_equal(simulator.pipelined(stacks), votes)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        action = np.array(ranc.write(core_map, stacks, folder)["output_action"], int)
+        action = np.array(
+            ranc.write(core_map, Replay(stacks, votes, "random", np.arange(2)), folder)["output_action"], int
+        )
         output = ranc_outputs(folder)
         for frame in range(len(stacks)):
             fired = output[frame + core_map.ticks]

@@ -25,12 +25,12 @@ from spikestill.configs.record import RecordConfig
 from spikestill.dataset.reader import BufferReader
 from spikestill.dataset.recorder import run
 from spikestill.teacher.atari.environment import make_vector_env
-from spikestill.teacher.policy import Policy, load_teacher
+from spikestill.teacher.policy import Teacher, load_teacher
 
 BATCH = 128
 
 
-def play(config: RecordConfig, policy: Policy | None) -> Callable[[], int]:
+def play(config: RecordConfig, policy: Teacher | None) -> Callable[[], int]:
     """Return a function that plays ``config.frames`` steps, with or without the teacher, and counts them."""
 
     def work() -> int:

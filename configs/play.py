@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from spikestill.common import agents
 from spikestill.common.errors import UserError
 from spikestill.common.ranges import check_range
 from spikestill.configs.environment import EnvironmentConfig
+
+Choices = Mapping[str, Callable[[], Mapping[str, str]]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,8 +21,8 @@ class PlayConfig:
 
     environment: EnvironmentConfig = dataclasses.field(default_factory=EnvironmentConfig)
     """The game; ``frame_skip`` 4 gives 15 decisions a second, 2 the paper's 30, 1 gives 60."""
-    agent: Literal["cores", "lava", "teacher", "fp16"] = "cores"
-    """Who plays: the core simulator, Lava, the teacher in fp32 or in half precision."""
+    agent: str = "cores"
+    """Who plays."""
     teacher: Path | None = None
     """Teacher file; None: the zoo's for the game."""
     student: Path | None = None
@@ -40,8 +44,11 @@ class PlayConfig:
 
     WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("view", "record")
     """Options that change nothing of what is made."""
+    CHOICES: ClassVar[Choices] = {"agent": agents.live_agents}
+    """Option to what lists its values for ``--help``."""
 
     def __post_init__(self) -> None:
+        agents.agent(self.agent)
         if self.seconds is not None:
             check_range(self, "seconds", 1e-3, 1e7)
         if self.episodes is not None:
@@ -60,8 +67,8 @@ class EvaluateConfig:
 
     environment: EnvironmentConfig = dataclasses.field(default_factory=EnvironmentConfig)
     """The game."""
-    agent: Literal["student", "cores", "lava", "teacher", "fp16", "random"] = "student"
-    """Who plays. ``student`` is the integer net in batches; ``cores`` and ``lava`` give the same."""
+    agent: str = "student"
+    """Who plays."""
     teacher: Path | None = None
     """Teacher file; None: the zoo's for the game."""
     student: Path | None = None
@@ -83,8 +90,11 @@ class EvaluateConfig:
 
     WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("num_envs",)
     """Options that change nothing of what is made."""
+    CHOICES: ClassVar[Choices] = {"agent": agents.scored_agents}
+    """Option to what lists its values for ``--help``."""
 
     def __post_init__(self) -> None:
+        agents.agent(self.agent)
         check_range(self, "episodes", 1, 1e6)
         check_range(self, "epsilon", 0, 1)
         check_range(self, "num_envs", 1, 1024)

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ import numpy.typing as npt
 from spikestill.common.artefacts import BUFFER, TEACHER
 from spikestill.common.atari import PIXELS
 from spikestill.common.errors import UserError
+from spikestill.common.policy import Policy
 from spikestill.common.processor import cores
 from spikestill.common.progress import Progress
 from spikestill.common.provenance import Provenance
@@ -42,21 +42,6 @@ from spikestill.teacher.atari.environment import action_meanings, make_vector_en
 BLOCKS_IN_FLIGHT = 2
 # Options that may differ between a recording and its resumption; teacher and student are compared by their hashes.
 FREE_OPTIONS = (*RecordConfig.WITHOUT_EFFECT, "frames", "compression", "teacher", "student")
-
-
-class Policy(Protocol):
-    """What plays: a teacher."""
-
-    @property
-    def game(self) -> str:
-        """The game that it was trained on, in snake case."""
-
-    @property
-    def actions(self) -> int:
-        """A, the number of actions."""
-
-    def q_values(self, obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-        """Return Q-values (B, A) of uint8 stacks (B, 4, 84, 84)."""
 
 
 # Gives the actions, int64 (B,), of uint8 stacks (B, 4, 84, 84).
@@ -115,12 +100,17 @@ class StreamGroup:
             step: row in the buffer, for error messages.
 
         Raises:
-            UserError: a Q-value is not finite.
+            UserError: the scores are not one for each action, or not finite.
         """
         stacks, part = self._observation, self.streams
         # The stored frames give this stack back only if the environment zero-pads it.
         assert not stacks[self._start, :3].any(), "the first stack of a game holds older frames"
-        q = policy.q_values(stacks)
+        q, actions = policy.act({"stack": stacks}).scores, steps.q_values.shape[2]
+        if q.shape != (self._size, actions):
+            raise UserError(
+                f"the teacher gives scores of shape {q.shape} for {self._size} games of {actions} actions",
+                f"{(self._size, actions)} is wanted: give a teacher of this game",
+            )
         finite = np.isfinite(q).all(axis=1)
         if not finite.all():
             env = int(np.flatnonzero(~finite)[0])
@@ -133,7 +123,7 @@ class StreamGroup:
         greedy = q.argmax(axis=1)
         if self._player is not None and len(greedy[self._played]):
             greedy[self._played] = self._player(stacks[self._played])
-        action = np.where(explore, self._rng.integers(0, policy.actions, self._size), greedy)
+        action = np.where(explore, self._rng.integers(0, actions, self._size), greedy)
         self._envs.send(action.astype(np.int64))
         frames_NRP[part, row] = stacks[:, -1].reshape(self._size, PIXELS)
         steps.q_values[row, part] = q
@@ -212,20 +202,11 @@ def record(
         player: who plays every second stream, the even ones; the Q-values are the policy's there too.
 
     Raises:
-        UserError: the policy is of another game or gives a Q-value that is not finite, the disk is full, or
+        UserError: the policy gives scores that are not one for each action or not finite, the disk is full, or
             the buffer at ``path`` was recorded otherwise. All that was flushed stays readable.
     """
     game = config.environment.game
-    if policy.game != game:
-        raise UserError(
-            f"the teacher plays {policy.game}, the environment is {game}",
-            f"give --environment.game {policy.game}, or a teacher of {game}",
-        )
     names = tuple(action_meanings(game))
-    if policy.actions != len(names):
-        raise UserError(
-            f"the teacher has {policy.actions} actions, {game} has {len(names)}", "give another one"
-        )
     provenance = Provenance.of(config, config.seed, parents)
     target = -(-config.frames // config.num_envs)
     # What a signal raised while HDF5 calls back for its file would be lost: from here on it only asks to stop.
@@ -253,6 +234,19 @@ def record(
         "frames_per_s": (rows - first) * config.num_envs / max(seconds, 1e-9),
     }
     return StageResult(path, summary, rows >= target)
+
+
+def check_teacher(teacher_game: str, teacher_actions: int, game: str) -> None:
+    """Raise UserError unless a teacher of one game plays ``game``."""
+    if teacher_game != game:
+        raise UserError(
+            f"the teacher plays {teacher_game}, the environment is {game}",
+            f"give --environment.game {teacher_game}, or a teacher of {game}",
+        )
+    if teacher_actions != (actions := len(action_meanings(game))):
+        raise UserError(
+            f"the teacher has {teacher_actions} actions, {game} has {actions}", "give another one"
+        )
 
 
 def _reopen(path: Path, config: RecordConfig, provenance: Provenance) -> BufferWriter:
@@ -294,7 +288,7 @@ def _play(
             while row < target and not stop:
                 block = min(room, target - row)
                 frames_NRP = np.empty((streams, block, PIXELS), np.uint8)
-                steps = Steps.empty(block, streams, policy.actions)
+                steps = Steps.empty(block, streams, writer.header.actions)
                 done = 0
                 while done < block and not stop:
                     for group in groups:
@@ -333,6 +327,7 @@ def run(
     resume = goes_on("record", run_dir, BUFFER, resume=resume)
     teacher = config.teacher if config.teacher is not None else zoo_path(config.environment.game, TEACHER)
     policy = load_teacher(teacher)
+    check_teacher(policy.game, policy.actions, config.environment.game)
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, cores() // 2))
     try:

@@ -16,10 +16,13 @@ Axis suffixes: O output features, H height, W width, C channels, A actions.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from spikestill.common.spikes import SpikeLayout, SpikeTrace, neuron_mask
 from spikestill.deploy.popcount import popcount
 from spikestill.deploy.transduction import plan_transduction, transduce_kernel
 from spikestill.student.integer_net import IntegerLayer, IntegerNet, check_stack, count_votes
@@ -131,7 +134,41 @@ class PackedNet:
         Raises:
             ValueError: the stack is not uint8 of the net's input shape.
         """
+        return self._votes(self._packed(stack_CHW))
+
+    def traced(self, stack_CHW: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int64], SpikeTrace]:
+        """Return the votes (A,) and the spikes that gave them, packed.
+
+        Raises:
+            ValueError: the stack is not uint8 of the net's input shape.
+        """
         packed = self._packed(stack_CHW)
+        return self._votes(packed), SpikeTrace(packed[None], self.layout)
+
+    @functools.cached_property
+    def layout(self) -> SpikeLayout:
+        """Where the spikes lie in a trace."""
+        bits, places = [], []
+        for (features, height, width), begin, end in zip(
+            self.shapes, self._starts, self._starts[1:], strict=False
+        ):
+            positions = height * width
+            first = (begin + np.arange(positions) * ((end - begin) // positions)) * WORD_BITS
+            bits.append((np.arange(features)[:, None] + first[None, :]).reshape(-1))
+            places.append(np.arange(features * positions))
+        words = int(self._starts[-1])
+        return SpikeLayout(
+            shapes=tuple(self.shapes),
+            bits=tuple(bits),
+            places=tuple(places),
+            layer_W=np.repeat(np.arange(len(self.shapes)), np.diff(self._starts)),
+            mask_W=neuron_mask(tuple(bits), tuple(places), words),
+            unit_W=np.full(words, -1, np.int64),
+            planes_PW=np.zeros((0, words), np.uint64),
+            neurons_U=np.zeros(0, np.int64),
+        )
+
+    def _votes(self, packed: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         features, height, width = self.shapes[-1]
         octets = packed[self._starts[-2] :].reshape(height * width, -1).view(np.uint8)
         bits_PO = np.unpackbits(octets, axis=1, count=features, bitorder="little")

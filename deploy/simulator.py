@@ -15,20 +15,20 @@ Axis suffixes: B frames, C cores, N neurons of a core, A actions, W axon words, 
 
 from __future__ import annotations
 
+import functools
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from spikestill.common.spikes import DISAGREE, SpikeLayout, SpikeTrace
 from spikestill.deploy.core_map import NONE, WORD_BITS, CoreMap
 from spikestill.deploy.crossbar_program import Ints, Words, compile_program
 from spikestill.deploy.packed_kernel import pack_positions
 from spikestill.deploy.popcount import EIGHT, fire_four_words, popcount
+from spikestill.deploy.spike_layout import core_layout, core_of_word, firing_ticks
 from spikestill.deploy.transduction import plan_transduction, transduce_planned
-
-DISAGREE = 2
-"""Stands for a neuron whose copies do not fire alike."""
 
 TOGETHER = 16
 """Cores whose axons are gathered before any is evaluated: the crossbars are then read in longer runs."""
@@ -65,6 +65,14 @@ class CoreSimulator:
         for kept, (_, _, place) in zip(self.kept[1:], self._sources, strict=True):
             kept[:] = False
             kept.reshape(-1)[place] = True
+        unit_W = core_of_word(self._program)
+        tick_W = np.where(unit_W == NONE, 0, firing_ticks(core_map)[unit_W])
+        self._seen_W = tick_W * self._program.row_words + np.arange(self._program.row_words)
+
+    @functools.cached_property
+    def layout(self) -> SpikeLayout:
+        """Where the spikes lie in a trace."""
+        return core_layout(self.core_map, self._program, self._bit_CN, self._sources)
 
     def _rest(self) -> npt.NDArray[np.uint64]:
         """Return the row of a chip that has seen blank input for long enough."""
@@ -131,6 +139,10 @@ class CoreSimulator:
         """
         self._play(self._transduce(stack_CHW))
         return _count(self._program, self._rows[self.core_map.ticks], self.core_map.actions)
+
+    def trace(self) -> SpikeTrace:
+        """Return the spikes of the last frame played alone, packed: each core's from the tick in which it fired."""
+        return SpikeTrace(self._rows.reshape(-1)[self._seen_W][None], self.layout)
 
     def spikes(self, stack_CHW: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.uint8]]:
         """Return every layer's spikes of one frame, played alone: uint8 (O, H, W), transduction first.

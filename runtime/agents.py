@@ -1,215 +1,290 @@
-"""The agents that play: each maps a stack to scores of the actions and takes the highest.
+"""The agents that play: from a name and its files to a policy that is warm and can be closed.
 
-``cores``    the core simulator, tick by tick as the chip would.
-``lava``     the same student as one fused Lava process.
-``student``  the same student as a bit-packed integer net, without the cores.
-``teacher``  the teacher's Q-network in fp32; ``fp16`` in half precision.
-
-The first three give the same votes, bit for bit.
+``cores``, ``lava`` and ``student`` give the same votes, bit for bit. :mod:`spikestill.runtime.registry` lists them all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spikestill.common.errors import UserError, nearest
+from spikestill.common.agents import AgentEntry, agent
+from spikestill.common.artefacts import TEACHER
+from spikestill.common.environment import ActionSpace, Discrete, EnvironmentSpec, Field
+from spikestill.common.errors import UserError
+from spikestill.common.policy import Decision, Observations, Policy
+from spikestill.common.spikes import SpikeTrace
 from spikestill.common.zoo import zoo_path
 from spikestill.student.game_check import check_file_game
 
 if TYPE_CHECKING:
     from spikestill.deploy.core_map import CoreMap
+    from spikestill.student.integer_net import IntegerNet
     from spikestill.teacher.policy import Precision
 
-AGENTS = ("cores", "lava", "student", "teacher", "fp16")
 WARM_UP_DECISIONS = 20
+ZOO_FILES = {"teacher": TEACHER, "student": "student-1chip.safetensors", "core_map": "core_map-1chip.h5"}
+"""Role to the zoo's file, which is played where none is given."""
+# A student and its map stand for each other: what to do where only the other one is given.
+INSTEAD = {
+    "core_map": ("student", "map it with `spikestill map` and give --core_map, or take --agent lava"),
+    "student": ("core_map", "give --student, or take --agent cores"),
+}
 
 
-@dataclasses.dataclass(frozen=True)
-class Decision:
-    """What an agent made of a stack: the action (argmax, ties to the lowest) and the scores (A,)."""
+class VotingPolicy:
+    """A student: counts votes for one stack after another.
 
-    action: int
-    scores: npt.NDArray[Any]
+    Args:
+        decide: gives a stack's votes (A,) and, where there are any, its spikes.
+        close: releases what it holds.
+        layout: what draws its inside needs to know.
+    """
 
-    @staticmethod
-    def of(scores_A: npt.NDArray[Any]) -> Decision:
-        """Return the decision that ``scores_A`` ask for."""
-        return Decision(int(np.argmax(scores_A)), scores_A)
+    def __init__(
+        self,
+        decide: Callable[[npt.NDArray[np.uint8]], tuple[npt.NDArray[np.int64], SpikeTrace | None]],
+        close: Callable[[], None] = lambda: None,
+        layout: Mapping[str, npt.NDArray[Any]] | None = None,
+    ) -> None:
+        self._decide, self.close, self.layout = decide, close, dict(layout or {})
 
-
-class Agent(Protocol):
-    """Something that plays. ``act`` is called from one thread at a time, not always the same."""
-
-    @property
-    def name(self) -> str:
-        """Return the agent's name, one of :data:`AGENTS`."""
-        ...
-
-    def act(self, stack_CHW: npt.NDArray[np.uint8]) -> Decision:
-        """Decide on a stack, uint8 (4, 84, 84), oldest frame first."""
-        ...
-
-    def close(self) -> None:
-        """Release what the agent holds; it acts no more."""
-        ...
-
-
-class CoresAgent:
-    """A core map on the core simulator."""
-
-    name = "cores"
-
-    def __init__(self, core_map: CoreMap) -> None:
-        from spikestill.deploy.simulator import CoreSimulator
-
-        self.core_map = core_map
-        self._simulator = CoreSimulator(core_map)
-
-    def act(self, stack_CHW: npt.NDArray[np.uint8]) -> Decision:
-        """Send the stack through the cores and count the votes."""
-        return Decision.of(self._simulator.votes(stack_CHW))
-
-    def close(self) -> None:
-        """Do nothing: the simulator is memory only."""
+    def act(self, observations: Observations) -> Decision:
+        """Count the votes for each stack; see :class:`spikestill.common.policy.Policy`."""
+        found = [self._decide(stack_CHW) for stack_CHW in observations["stack"]]
+        traces = [trace for _, trace in found if trace is not None]
+        trace = None
+        if traces:
+            packed_BW = traces[0].packed_BW
+            if len(traces) > 1:
+                packed_BW = np.concatenate([each.packed_BW for each in traces])
+            trace = SpikeTrace(packed_BW, traces[0].layout)
+        return Decision.best(np.stack([votes_A for votes_A, _ in found]), trace)
 
 
-class StudentAgent:
-    """An integer net on the packed kernel, or anything else that gives its votes."""
+class OneThread:
+    """A policy of PyTorch on one thread: at batch 1 more threads cost more than they give."""
 
-    def __init__(self, name: str, backend: Any) -> None:
-        self.name, self._backend = name, backend
-
-    def act(self, stack_CHW: npt.NDArray[np.uint8]) -> Decision:
-        """Count the votes for the stack."""
-        return Decision.of(self._backend.votes(stack_CHW))
-
-    def close(self) -> None:
-        """Stop the backend where it has processes of its own."""
-        if hasattr(self._backend, "close"):
-            self._backend.close()
-
-
-class TeacherAgent:
-    """The teacher's Q-network on one thread: at batch 1 more threads cost more than they give."""
-
-    def __init__(self, path: Path, precision: Precision, game: str, actions: int) -> None:
-        from spikestill.teacher.policy import load_teacher
-
-        self.name = "teacher" if precision == "fp32" else precision
-        self._policy = load_teacher(path, precision)
-        check_file_game(path, self._policy.game, self._policy.actions, game, actions)
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
         self._thread: int | None = None
 
-    def act(self, stack_CHW: npt.NDArray[np.uint8]) -> Decision:
-        """Compute the Q-values of the stack."""
+    def act(self, observations: Observations) -> Decision:
+        """Decide as the policy does."""
         if self._thread != threading.get_ident():
             import torch
 
             # OpenMP keeps this number for each thread apart.
             torch.set_num_threads(1)
             self._thread = threading.get_ident()
-        return Decision.of(self._policy.q_values(stack_CHW[None])[0])
-
-    def close(self) -> None:
-        """Do nothing: the network is memory only."""
+        return self._policy.act(observations)
 
 
-def agent_file(
-    name: str,
-    game: str,
-    *,
-    teacher: Path | None = None,
-    student: Path | None = None,
-    core_map: Path | None = None,
-) -> tuple[str, Path]:
-    """Return the role (``teacher``, ``student``, ``core_map``) and path of the one file that an agent needs.
+class RandomPolicy:
+    """Uniformly random actions, the same ones for the same seed."""
 
-    Args:
-        name: one of :data:`AGENTS`.
-        game: the game in snake case; what is None comes from its zoo.
-        teacher: for ``teacher`` and ``fp16``.
-        student: for ``lava`` and ``student``.
-        core_map: for ``cores``.
+    def __init__(self, actions: ActionSpace, seed: int = 0) -> None:
+        self._actions, self._rng = actions, np.random.default_rng([seed, 6])
 
-    Raises:
-        UserError: unknown name, no such file in the zoo, a student without a map for ``cores``, or a map without a
-            student for the others.
-    """
-    if name == "cores":
-        if core_map is None and student is not None:
-            raise UserError(
-                f"agent cores plays a core map, and only a student is given ({student})",
-                "map it with `spikestill map` and give --core_map, or take --agent lava",
-            )
-        return "core_map", Path(core_map or zoo_path(game, "core_map-1chip.h5"))
-    if name in ("lava", "student"):
-        if student is None and core_map is not None:
-            raise UserError(
-                f"agent {name} plays a student, and only a core map is given ({core_map})",
-                "give --student, or take --agent cores",
-            )
-        return "student", Path(student or zoo_path(game, "student-1chip.safetensors"))
-    if name in ("teacher", "fp16"):
-        return "teacher", Path(teacher or zoo_path(game, "teacher.safetensors"))
-    raise UserError(
-        f"unknown agent {name!r}; known: {', '.join(AGENTS)}", f"did you mean {nearest(name, AGENTS)!r}"
+    def act(self, observations: Observations) -> Decision:
+        """Draw an action for each row; the scores are 1 for a chosen action and 0 for the others, or the numbers."""
+        rows = len(next(iter(observations.values())))
+        action = self._actions.sample(self._rng, rows)
+        if isinstance(self._actions, Discrete):
+            return Decision(action, np.eye(len(self._actions), dtype=np.int64)[action])
+        return Decision(action, action)
+
+
+def make_cores(files: Mapping[str, Path], environment: EnvironmentSpec) -> Policy:
+    """Return the core map on the core simulator."""
+    from spikestill.deploy.core_map import check_not_stale
+    from spikestill.deploy.simulator import CoreSimulator
+    from spikestill.deploy.validate import load_valid
+    from spikestill.runtime.activity import core_grid
+
+    path = files["core_map"]
+    core_map = load_valid(path)
+    check_not_stale(path, core_map.provenance, files.get("student"))
+    _check(path, core_map, environment)
+    simulator = CoreSimulator(core_map)
+    return VotingPolicy(
+        lambda stack_CHW: (simulator.votes(stack_CHW), simulator.trace()),
+        layout=core_grid(core_map, simulator.layout),
     )
 
 
-def refuse_stale_map(name: str, student: Path | None, core_map: Path | None) -> None:
-    """Raise UserError where the agent plays a core map of another student than the one that lies beside it."""
-    if name == "cores" and student is not None and core_map is not None:
-        from spikestill.deploy.core_map import check_not_stale, load
+def make_lava(files: Mapping[str, Path], environment: EnvironmentSpec) -> Policy:
+    """Return the student as one fused Lava process."""
+    from spikestill.deploy.lava.fused import FusedLava
 
-        check_not_stale(core_map, load(core_map).provenance, student)
+    backend = FusedLava(_student(files["student"], environment))
+    return VotingPolicy(lambda stack_CHW: (backend.votes(stack_CHW), None), backend.close)
 
 
-def make_agent(name: str, path: Path, game: str, actions: int) -> Agent:
+def make_student(files: Mapping[str, Path], environment: EnvironmentSpec) -> Policy:
+    """Return the student on the packed kernel."""
+    from spikestill.deploy.packed_kernel import PackedNet
+
+    return VotingPolicy(PackedNet(_student(files["student"], environment)).traced)
+
+
+def make_teacher(
+    files: Mapping[str, Path], environment: EnvironmentSpec, precision: Precision = "fp32"
+) -> Policy:
+    """Return the teacher's network."""
+    from spikestill.teacher.policy import load_teacher
+
+    policy = load_teacher(files["teacher"], precision)
+    check_file_game(files["teacher"], policy.game, policy.actions, environment.name, actions_of(environment))
+    return OneThread(policy)
+
+
+def make_fp16(files: Mapping[str, Path], environment: EnvironmentSpec) -> Policy:
+    """Return the teacher's network in half precision."""
+    return make_teacher(files, environment, "fp16")
+
+
+def make_random(files: Mapping[str, Path], environment: EnvironmentSpec) -> Policy:
+    """Return random play."""
+    return RandomPolicy(environment.actions)
+
+
+def _student(path: Path, environment: EnvironmentSpec) -> IntegerNet:
+    from spikestill.student import integer_net
+
+    net, _ = integer_net.load(path)
+    _check(path, net, environment)
+    return net
+
+
+def _check(path: Path, made: IntegerNet | CoreMap, environment: EnvironmentSpec) -> None:
+    check_file_game(
+        path, made.game, made.actions, environment.name, actions_of(environment), made.input_shape
+    )
+
+
+def actions_of(environment: EnvironmentSpec) -> int:
+    """Return how many actions there are to choose from.
+
+    Raises:
+        UserError: an action is not one of some, but numbers.
+    """
+    if not isinstance(environment.actions, Discrete):
+        raise UserError(
+            f"{environment.name} wants {environment.actions.shape[0]} numbers as an action, this agent names one",
+            "take an agent that was trained on it",
+        )
+    return len(environment.actions)
+
+
+@dataclasses.dataclass(frozen=True)
+class Agent:
+    """An agent that is ready to play.
+
+    Attributes:
+        entry: its entry in the registry.
+        policy: what decides.
+        path: the file that it plays, None where it needs none.
+        words: words of packed spikes that come with a decision, 0 where it has no trace.
+    """
+
+    entry: AgentEntry
+    policy: Policy
+    path: Path | None = None
+    words: int = 0
+
+    @property
+    def name(self) -> str:
+        """The agent's name."""
+        return self.entry.name
+
+    @property
+    def parents(self) -> dict[str, Path]:
+        """Role to the file that it plays, for the provenance of what it makes."""
+        return {self.entry.role: self.path} if self.entry.role and self.path else {}
+
+    @property
+    def layout(self) -> Mapping[str, npt.NDArray[Any]]:
+        """What draws its inside needs to know; {} where nothing does."""
+        return getattr(self.policy, "layout", {})
+
+    def act(self, observations: Observations) -> Decision:
+        """Decide; see :class:`spikestill.common.policy.Policy`."""
+        return self.policy.act(observations)
+
+    def close(self) -> None:
+        """Release what the policy holds; it acts no more."""
+        if (close := getattr(self.policy, "close", None)) is not None:
+            close()
+
+
+def agent_files(name: str, environment: str, given: Mapping[str, Path | None]) -> dict[str, Path]:
+    """Return role to path of the files that an agent is made from: its own one first, then all that are given.
+
+    Args:
+        name: the agent's.
+        environment: the environment's name; where the agent's own file is not given, it is that of its zoo.
+        given: role to path.
+
+    Raises:
+        UserError: there is no such agent, no such file in the zoo, or a student is given without the map that the
+            agent plays, or a map without the student.
+    """
+    entry = agent(name)
+    files = {role: Path(path) for role, path in given.items() if path is not None}
+    if entry.role is None:
+        return {}
+    if entry.role not in files:
+        other, remedy = INSTEAD.get(entry.role, ("", ""))
+        if other in files:
+            role, other_role = (each.replace("_", " ") for each in (entry.role, other))
+            raise UserError(
+                f"agent {name} plays a {role}, and only a {other_role} is given ({files[other]})", remedy
+            )
+        if entry.role not in ZOO_FILES:
+            raise UserError(f"agent {name} needs a file", f"give --{entry.role} FILE")
+        files[entry.role] = zoo_path(environment, ZOO_FILES[entry.role])
+    return {entry.role: files.pop(entry.role), **files}
+
+
+def open_agent(name: str, environment: EnvironmentSpec, files: Mapping[str, Path]) -> Agent:
     """Return the agent called ``name``, warmed up.
 
     Args:
-        name: one of :data:`AGENTS`.
-        path: its file, as :func:`agent_file` gives it.
-        game: the game in snake case.
-        actions: A, the game's minimal actions.
+        name: its name in the registry.
+        environment: what it is to play.
+        files: role to path, as :func:`agent_files` gives them.
 
     Raises:
         UserError: an unreadable file, one for another game, or a core map that breaks a rule of its target.
     """
-    agent = _make(name, path, game, actions)
-    try:
+    entry = agent(name)
+    made = Agent(entry, entry.maker()(files, environment), files.get(entry.role or ""))
+    with contextlib.ExitStack() as stack:
+        stack.callback(made.close)
         rng = np.random.default_rng(0)
         for _ in range(WARM_UP_DECISIONS):
-            agent.act(rng.integers(0, 256, (4, 84, 84), dtype=np.uint8))
-    except BaseException:
-        agent.close()
-        raise
-    return agent
+            decision = made.act({field.name: _arbitrary(field, rng) for field in environment.fields})
+        stack.pop_all()
+    words = 0 if decision.trace is None else decision.trace.packed_BW.shape[1]
+    return dataclasses.replace(made, words=words)
 
 
-def _make(name: str, path: Path, game: str, actions: int) -> Agent:
-    if name == "cores":
-        from spikestill.deploy.validate import load_valid
+def file_played(name: str, environment: str, given: Mapping[str, Path | None]) -> dict[str, Path]:
+    """Return role to path of the one file that an agent plays, {} where it needs none; see :func:`agent_files`."""
+    return dict(list(agent_files(name, environment, given).items())[:1])
 
-        loaded = load_valid(path)
-        check_file_game(path, loaded.game, loaded.actions, game, actions, loaded.input_shape)
-        return CoresAgent(loaded)
-    if name in ("lava", "student"):
-        from spikestill.student import integer_net
 
-        net, _ = integer_net.load(path)
-        check_file_game(path, net.game, net.actions, game, actions, net.input_shape)
-        if name == "lava":
-            from spikestill.deploy.lava.fused import FusedLava
-
-            return StudentAgent(name, FusedLava(net))
-        from spikestill.deploy.packed_kernel import PackedNet
-
-        return StudentAgent(name, PackedNet(net))
-    return TeacherAgent(path, "fp32" if name == "teacher" else "fp16", game, actions)
+def _arbitrary(field: Field, rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Return one random observation of a field, within its range."""
+    if np.dtype(field.dtype).kind in "iu":
+        return rng.integers(int(field.low), int(field.high), (1, *field.shape), np.dtype(field.dtype), True)
+    low, high = max(field.low, -1.0), min(field.high, 1.0)
+    return rng.uniform(low, high, (1, *field.shape)).astype(field.dtype)

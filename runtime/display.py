@@ -13,17 +13,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.agents import resolve
 from spikestill.common.atari import MAX_ACTIONS
 from spikestill.common.errors import UserError
 from spikestill.runtime.clock import step_back
-from spikestill.runtime.frame_ring import FrameRing, shared_file
+from spikestill.runtime.frame_ring import FrameRing, frame_dtype, ring_bytes, shared_file
 from spikestill.runtime.loop import Tick
 from spikestill.runtime.telemetry import Telemetry
 
@@ -41,7 +42,8 @@ class DisplayOptions:
         game: the game's name.
         agent: the agent's name.
         actions: names of the actions.
-        core_map: file of the core map whose cores are shown, None: none.
+        picture: what draws the agent's inside, ``module:function``, '' for what the agent sees.
+        words: words of packed spikes that come with a frame.
         video: MP4 to write, None: none.
         terminal: draw on standard error.
     """
@@ -49,7 +51,8 @@ class DisplayOptions:
     game: str
     agent: str
     actions: list[str]
-    core_map: str | None
+    picture: str
+    words: int
     video: str | None
     terminal: bool
 
@@ -59,6 +62,7 @@ class Display:
 
     Args:
         options: what to draw.
+        layout: what draws the agent's inside needs to know.
 
     Attributes:
         dropped: frames dropped.
@@ -68,25 +72,29 @@ class Display:
         UserError: it cannot start; the message says why.
     """
 
-    def __init__(self, options: DisplayOptions) -> None:
+    def __init__(self, options: DisplayOptions, layout: Mapping[str, npt.NDArray[Any]]) -> None:
         self.dropped = self.frames = 0
-        self._answer = -1
-        memory = shared_file()
+        dtype = frame_dtype(options.words)
+        memory = shared_file(ring_bytes(dtype))
+        places = shared_file(0)
+        with os.fdopen(os.dup(places), "wb") as file:
+            np.savez(file, **dict(layout))  # type: ignore[arg-type]
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
-        arguments = [json.dumps(sys.path), str(memory), str(reader), json.dumps(dataclasses.asdict(options))]
+        arguments = [json.dumps(sys.path), str(memory), str(places), str(reader)]
+        arguments.append(json.dumps(dataclasses.asdict(options)))
         self._process = subprocess.Popen(
             [sys.executable, "-c", BOOT, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            pass_fds=(memory, reader),
+            pass_fds=(memory, places, reader),
             # A Ctrl-C is for the game, which then ends the frames; the display finishes its file.
             start_new_session=True,
         )
-        self._ring = FrameRing(memory, writer)
+        self._ring = FrameRing(memory, writer, dtype)
         self._writer: int | None = writer
-        os.close(memory)
-        os.close(reader)
+        for descriptor in (memory, places, reader):
+            os.close(descriptor)
         assert self._process.stdout is not None
         # Anything else is the start of its report.
         self._said = self._process.stdout.read(1)
@@ -115,11 +123,14 @@ class Display:
         slot["decisions"], slot["misses"] = telemetry.decisions, telemetry.misses
         slot["answer"] = -1
         if tick.answer is not None:
-            scores = tick.answer.decision.scores
+            decision = tick.answer.decision
+            scores = decision.scores[0]
             slot["answer"], slot["latency_ms"] = tick.answer.number, tick.answer.latency_s * 1e3
             slot["votes"] = scores.dtype.kind in "iu"
             slot["scores"][: len(scores)] = scores
-            slot["stack"] = tick.answer.stack_CHW
+            slot["seen"] = tick.answer.observations["stack"][0, -1]
+            if decision.trace is not None:
+                slot["trace"] = decision.trace.packed_BW[0, : slot["trace"].shape[0]]
         screen(slot["screen"])
         try:
             self._ring.publish()
@@ -150,29 +161,35 @@ class Display:
 def main() -> None:
     """Draw what comes through the ring named on the command line; report as JSON on standard output."""
     step_back(NICENESS)
-    memory, pipe = int(sys.argv[2]), int(sys.argv[3])
-    options = DisplayOptions(**json.loads(sys.argv[4]))
+    memory, places, pipe = (int(word) for word in sys.argv[2:5])
+    options = DisplayOptions(**json.loads(sys.argv[5]))
     assert len(options.actions) <= MAX_ACTIONS
-    output = sys.stdout.buffer
+    output, dtype = sys.stdout.buffer, frame_dtype(options.words)
     try:
-        report: dict[str, Any] = {"frames": _draw(FrameRing(memory, pipe), options)}
+        report: dict[str, Any] = {"frames": _draw(FrameRing(memory, pipe, dtype), options, places, dtype)}
     except UserError as error:
         report = {"error": error.what, "remedy": error.remedy}
     except OSError as error:
-        report = {"error": f"{options.video}: {error.strerror or error}", "remedy": "choose another place"}
+        # Whatever failed has its own name where it is a file; the video's where FFmpeg does not say.
+        name = error.filename or options.video or "the display"
+        report = {"error": f"{name}: {error.strerror or error}", "remedy": "choose another place"}
     output.write(json.dumps(report).encode())
     output.flush()
 
 
-def _draw(ring: FrameRing, options: DisplayOptions) -> int:
+def _draw(ring: FrameRing, options: DisplayOptions, places: int, dtype: np.dtype[np.void]) -> int:
     """Draw every frame of ``ring``; return how many the video has."""
     with contextlib.ExitStack() as stack:
         video = view = None
         if options.video:
-            from spikestill.runtime.panel import Panel
+            from spikestill.runtime.panel import Panel, seen_picture
             from spikestill.runtime.recording import VideoWriter
 
-            panel = Panel(options.game, options.agent, options.actions, _picture(options.core_map))
+            with os.fdopen(places, "rb") as file:
+                file.seek(0)
+                layout = dict(np.load(file))
+            draw = resolve(options.picture)(layout) if options.picture else seen_picture
+            panel = Panel(options.game, options.agent, options.actions, draw, dtype)
             video = stack.enter_context(VideoWriter(Path(options.video)))
         if options.terminal:
             from spikestill.runtime.view import TerminalView
@@ -188,14 +205,3 @@ def _draw(ring: FrameRing, options: DisplayOptions) -> int:
             if video:
                 video.add(panel.draw(frame), int(frame["frame"]) - first)
     return video.frames if video else 0
-
-
-def _picture(core_map: str | None) -> Callable[[np.void], tuple[npt.NDArray[np.uint8], str]]:
-    if core_map is None:
-        from spikestill.runtime.panel import seen_picture
-
-        return seen_picture
-    from spikestill.deploy.core_map import load
-    from spikestill.runtime.activity import CorePicture
-
-    return CorePicture(load(Path(core_map)))

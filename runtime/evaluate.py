@@ -13,21 +13,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.agents import agent
 from spikestill.common.artefacts import EVALUATE
 from spikestill.common.document import write_document
+from spikestill.common.environment import environment
 from spikestill.common.errors import UserError
 from spikestill.common.processor import cores
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.play import EvaluateConfig
-from spikestill.runtime.agents import Agent, agent_file, make_agent, refuse_stale_map
-from spikestill.student.game_check import check_file_game
-from spikestill.teacher.atari.environment import action_meanings
+from spikestill.runtime.agents import Agent, agent_files, open_agent
 from spikestill.teacher.evaluation import Evaluation, ScoresFunction, evaluate
+from spikestill.teacher.policy import in_fixed_batches
 
 VERSION = 1
 STICKY = 0.25
+Files = dict[str, dict[str, Path]]
+"""Agent to its files by role."""
 
 
 def run(config: EvaluateConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
@@ -44,15 +47,13 @@ def run(config: EvaluateConfig, run_dir: Path, *, resume: bool = False) -> Stage
         UserError: a file that is missing, unreadable or for another game.
     """
     game = config.environment.game
-    paths = files_read(config)
-    refuse_stale_map(config.agent, config.student, config.core_map)
+    paths = agents_files(config)
     # A file that is missing is refused by its reader.
-    parents = {role: path for role, path in paths.items() if path.is_file()}
+    parents = {role: path for role, path in files_read(config).items() if path.is_file()}
     provenance = Provenance.of(config, config.seed, parents)
     if config.compare and config.agent != "teacher":
         # Opened before the agent has played a hundred games, not after them.
-        with _scores_function("teacher", game, len(action_meanings(game)), paths):
-            pass
+        open_agent("teacher", environment(game), paths["teacher"]).close()
     summary = {"game": game, "agent": config.agent, "epsilon": config.epsilon, "seed": config.seed}
     summary |= _measure(config, config.environment, paths)
     if config.also_sticky:
@@ -64,23 +65,33 @@ def run(config: EvaluateConfig, run_dir: Path, *, resume: bool = False) -> Stage
 
 def files_read(config: EvaluateConfig) -> dict[str, Path]:
     """Return the files by role that the run reads; the comparison's teacher is ``teacher``."""
-    files = {"teacher": config.teacher, "student": config.student, "core_map": config.core_map}
+    found: dict[str, Path] = {}
+    for files in agents_files(config).values():
+        found |= dict(list(files.items())[:1])
+    return found
+
+
+def agents_files(config: EvaluateConfig) -> dict[str, dict[str, Path]]:
+    """Return the files of each agent that the run scores, its own one first.
+
+    Raises:
+        UserError: see :func:`agent_files`; the agent is not one that can be scored.
+    """
+    given = {"teacher": config.teacher, "student": config.student, "core_map": config.core_map}
     game = config.environment.game
-    paths = {}
-    if config.agent != "random":
-        role, path = agent_file(config.agent, game, **files)
-        paths[role] = path
+    if not agent(config.agent).evaluated:
+        raise UserError(f"agent {config.agent} plays in real time only", "take it to `spikestill play`")
+    found = {config.agent: agent_files(config.agent, game, given)}
     if config.compare:
         try:
-            paths["teacher"] = agent_file("teacher", game, **files)[1]
+            found["teacher"] = agent_files("teacher", game, given)
         except UserError as error:
             raise UserError(error.what, f"{error.remedy}; or compare with none: --compare false") from error
-    return paths
+        found["random"] = {}
+    return found
 
 
-def _measure(
-    config: EvaluateConfig, environment: EnvironmentConfig, paths: dict[str, Path]
-) -> dict[str, Any]:
+def _measure(config: EvaluateConfig, environment: EnvironmentConfig, paths: Files) -> dict[str, Any]:
     """Return the agent's scores in ``environment``, with the comparison where it is asked for."""
     measured: dict[str, Evaluation] = {}
 
@@ -108,15 +119,13 @@ def percentage(part: float, whole: float) -> float | None:
     return round(100 * part / whole, 3) if whole > 0 else None
 
 
-def _evaluate(
-    name: str, config: EvaluateConfig, environment: EnvironmentConfig, paths: dict[str, Path]
-) -> Evaluation:
-    actions = len(action_meanings(environment.game))
-    with _scores_function(name, environment.game, actions, paths) as scores_fn:
+def _evaluate(name: str, config: EvaluateConfig, environment: EnvironmentConfig, paths: Files) -> Evaluation:
+    with _all_cores(name, environment.game, paths[name]) as scores_fn:
         return evaluate(
             scores_fn,
             environment,
             episodes=config.episodes,
+            # Random play is its exploration and nothing else, the same games whatever plays.
             epsilon=1.0 if name == "random" else config.epsilon,
             seed=config.seed,
             num_envs=config.num_envs,
@@ -124,33 +133,29 @@ def _evaluate(
 
 
 @contextlib.contextmanager
-def _scores_function(name: str, game: str, actions: int, paths: dict[str, Path]) -> Iterator[ScoresFunction]:
-    """Yield what maps stacks (B, 4, 84, 84) to the agent's scores (B, A): in batches where it can."""
-    if name == "random":
-        # Every action is explored; the scores do not matter.
-        yield lambda obs_BCHW: np.zeros((len(obs_BCHW), actions))
-    elif name in ("teacher", "fp16"):
-        from spikestill.teacher.policy import in_fixed_batches, load_teacher
-
-        policy = load_teacher(paths["teacher"], "fp32" if name == "teacher" else "fp16")
-        check_file_game(paths["teacher"], policy.game, policy.actions, game, actions)
-        with in_fixed_batches(policy.q_values) as ask:
-            yield ask
-    elif name in ("student", "cores"):
-        # The kernels let go of the interpreter; each thread has an agent of its own.
-        path = paths["student" if name == "student" else "core_map"]
-        agents = [make_agent(name, path, game, actions) for _ in range(cores())]
-        with ThreadPoolExecutor(len(agents)) as pool:
-            yield lambda obs_BCHW: np.concatenate(
-                list(pool.map(_one_by_one, agents, np.array_split(obs_BCHW, min(len(agents), len(obs_BCHW)))))
+def _all_cores(name: str, game: str, files: dict[str, Path]) -> Iterator[ScoresFunction]:
+    """Yield what maps stacks (B, 4, 84, 84) to the agent's scores (B, A), on all processors."""
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(contextlib.closing(open_agent(name, environment(game), files)))
+        if first.entry.batched:
+            yield stack.enter_context(
+                in_fixed_batches(lambda obs_BCHW: first.act({"stack": obs_BCHW}).scores)
             )
-    elif name == "lava":
-        agent = make_agent(name, paths["student"], game, actions)
-        with contextlib.closing(agent):
-            yield lambda obs_BCHW: _one_by_one(agent, obs_BCHW)
-    else:
-        raise UserError(f"unknown agent {name!r}", "see `spikestill evaluate --help`")
+            return
+        # The kernels let go of the interpreter; each thread has an agent of its own.
+        team = [first]
+        team += [
+            stack.enter_context(contextlib.closing(open_agent(name, environment(game), files)))
+            for _ in range(1, cores())
+        ]
+        pool = stack.enter_context(ThreadPoolExecutor(len(team)))
+
+        def ask(obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+            parts = np.array_split(obs_BCHW, min(len(team), len(obs_BCHW)))
+            return np.concatenate(list(pool.map(_one_by_one, team, parts)))
+
+        yield ask
 
 
-def _one_by_one(agent: Agent, obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-    return np.stack([agent.act(stack_CHW).scores for stack_CHW in obs_BCHW])
+def _one_by_one(player: Agent, obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+    return np.concatenate([player.act({"stack": stack_CHW[None]}).scores for stack_CHW in obs_BCHW])

@@ -13,55 +13,70 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from spikestill.common.atari import MAX_ACTIONS, STACK
+from spikestill.common.atari import MAX_ACTIONS
 
 SLOTS = 120
 """Frames in flight at most: two seconds."""
 
-# One frame of the game with what the loop knew then. Times in ms, picture and stack uint8.
-FRAME = np.dtype(
-    [
-        ("frame", "<i8"),
-        ("game", "<i8"),
-        ("action", "<i8"),
-        ("score", "<f8"),
-        ("decisions", "<i8"),
-        ("misses", "<i8"),
-        ("answer", "<i8"),  # number of the newest answer, -1 before the first of a game
-        ("latency_ms", "<f8"),
-        ("votes", "?"),  # the scores are votes, counted from 0
-        ("scores", "<f8", MAX_ACTIONS),
-        ("stack", STACK.dtype, STACK.shape),
-        ("screen", "u1", (210, 160, 3)),
-    ]
-)
 HEADER = 64
 
 
-def shared_file() -> int:
-    """Return the descriptor of a new file for a ring: in memory where the system has such files."""
+def frame_dtype(words: int = 0) -> np.dtype[np.void]:
+    """Return the dtype of one frame of the game with what the loop knew then; ``words`` of packed spikes.
+
+    Times are in ms; ``answer`` is the number of the newest answer, -1 before the first of a game; ``votes`` says that
+    the scores are votes, counted from 0; ``seen`` is the newest picture of the decided stack.
+    """
+    return np.dtype(
+        [
+            ("frame", "<i8"),
+            ("game", "<i8"),
+            ("action", "<i8"),
+            ("score", "<f8"),
+            ("decisions", "<i8"),
+            ("misses", "<i8"),
+            ("answer", "<i8"),
+            ("latency_ms", "<f8"),
+            ("votes", "?"),
+            ("scores", "<f8", MAX_ACTIONS),
+            ("trace", "<u8", (words,)),
+            ("seen", "u1", (84, 84)),
+            ("screen", "u1", (210, 160, 3)),
+        ],
+        align=True,
+    )
+
+
+def shared_file(size: int) -> int:
+    """Return the descriptor of a new file of ``size`` bytes: in memory where the system has such files."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("spikestill-frames")
     else:
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
-    os.ftruncate(descriptor, HEADER + SLOTS * FRAME.itemsize)
+    os.ftruncate(descriptor, size)
     return descriptor
+
+
+def ring_bytes(dtype: np.dtype[np.void]) -> int:
+    """Return the size of a ring's file."""
+    return HEADER + SLOTS * dtype.itemsize
 
 
 class FrameRing:
     """One side of the ring.
 
     Args:
-        memory: descriptor of a :func:`shared_file`.
+        memory: descriptor of a :func:`shared_file` of :func:`ring_bytes`.
         pipe: the writer's or the reader's end of a pipe; the writer's is not blocking.
+        dtype: a :func:`frame_dtype`.
     """
 
-    def __init__(self, memory: int, pipe: int) -> None:
+    def __init__(self, memory: int, pipe: int, dtype: np.dtype[np.void]) -> None:
         self._pipe = pipe
-        self._map = mmap.mmap(memory, HEADER + SLOTS * FRAME.itemsize)
+        self._map = mmap.mmap(memory, ring_bytes(dtype))
         self._read = np.frombuffer(self._map, "<i8", count=1)
-        self._slots = np.frombuffer(self._map, FRAME, count=SLOTS, offset=HEADER)
+        self._slots = np.frombuffer(self._map, dtype, count=SLOTS, offset=HEADER)
         self._count = 0
 
     def next_slot(self) -> np.void | None:

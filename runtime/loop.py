@@ -18,10 +18,9 @@ from collections import deque
 from collections.abc import Generator
 
 import numpy as np
-import numpy.typing as npt
 
 from spikestill.common.atari import FRAME_RATE_HZ
-from spikestill.runtime.agents import Agent, Decision
+from spikestill.common.policy import Decision, Observations, Policy
 from spikestill.runtime.clock import Clock, FrameTimer, real_time_thread
 from spikestill.runtime.emulator import Emulator
 from spikestill.runtime.telemetry import Telemetry
@@ -31,11 +30,11 @@ CLOSE_TIMEOUT_S = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """An agent's decision on stack ``number``, with when its frame was sensed and when it was ready (s)."""
+    """An agent's decision on observation ``number``, with when it was sensed and when it was ready (s)."""
 
     number: int
     decision: Decision
-    stack_CHW: npt.NDArray[np.uint8]
+    observations: Observations
     sensed_s: float
     ready_s: float
 
@@ -73,19 +72,21 @@ class Tick:
 class AgentThread:
     """An agent at work in its own thread; it is only ever handed the newest stack."""
 
-    def __init__(self, agent: Agent, clock: Clock) -> None:
+    def __init__(self, agent: Policy, clock: Clock, name: str = "agent") -> None:
         self._agent, self._clock = agent, clock
-        self._slot: tuple[int, npt.NDArray[np.uint8], float] | None = None
+        self._slot: tuple[int, Observations, float] | None = None
+        self._lock = threading.Lock()
         self._answers: deque[Answer] = deque()
         self._error: BaseException | None = None
         self._closing = self._finished = False
         clock.enter()
-        self._thread = threading.Thread(target=self._work, name=f"agent {agent.name}", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, number: int, stack_CHW: npt.NDArray[np.uint8], sensed_s: float) -> bool:
-        """Hand over a stack; return False where it replaced one that the agent had not begun with."""
-        replaced, self._slot = self._slot, (number, stack_CHW, sensed_s)
+    def submit(self, number: int, observations: Observations, sensed_s: float) -> bool:
+        """Hand over an observation; return False where it replaced one that the agent had not begun with."""
+        with self._lock:
+            replaced, self._slot = self._slot, (number, observations, sensed_s)
         self._clock.notify()
         return replaced is None
 
@@ -118,20 +119,21 @@ class AgentThread:
             self._clock.notify()
 
     def _work_once(self) -> bool:
-        """Wait for a stack and answer it; return False at the end, when what waits is nobody's any more."""
+        """Wait for an observation and answer it; return False at the end, when what waits is nobody's any more."""
         self._clock.wait(lambda: self._closing or self._slot is not None)
-        task, self._slot = self._slot, None
+        with self._lock:
+            task, self._slot = self._slot, None
         if self._closing or task is None:
             return False
-        number, stack_CHW, sensed_s = task
-        decision = self._agent.act(stack_CHW)
-        self._answers.append(Answer(number, decision, stack_CHW, sensed_s, self._clock.now()))
+        number, observations, sensed_s = task
+        decision = self._agent.act(observations)
+        self._answers.append(Answer(number, decision, observations, sensed_s, self._clock.now()))
         return True
 
 
 def play_live(
     emulator: Emulator,
-    agent: Agent,
+    agent: Policy,
     clock: Clock,
     telemetry: Telemetry,
     *,
@@ -169,7 +171,7 @@ def play_live(
                 forced = explored.pop(answer.number, None)
                 if answer.number < first_of_game:
                     continue
-                newest, action = answer, answer.decision.action if forced is None else forced
+                newest, action = answer, int(answer.decision.action[0]) if forced is None else forced
                 if waiting and answer.number == number:
                     telemetry.decisions += 1
                     waiting = False
@@ -193,7 +195,7 @@ def play_live(
                 deadline_s = timer.due_s(emulator.config.frame_skip)
                 if rng.random() < epsilon:
                     explored[number] = int(rng.integers(len(emulator.actions)))
-                if not worker.submit(number, emulator.stack(), sensed_s) and missed:
+                if not worker.submit(number, {"stack": emulator.stack()[None]}, sensed_s) and missed:
                     telemetry.unseen += 1
             yield Tick(frame, game, action, reward, emulator.score, emulator.over, missed, newest)
     finally:

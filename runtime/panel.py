@@ -16,7 +16,6 @@ import numpy.typing as npt
 from numba import njit
 
 from spikestill.common.atari import FRAME_RATE_HZ
-from spikestill.runtime.frame_ring import FRAME
 
 HEIGHT, WIDTH = 640, 992
 SCALE_X, SCALE_Y = 4, 3
@@ -75,6 +74,7 @@ class Panel:
         agent: the agent's name.
         actions: names of the actions.
         picture: gives the picture of a frame's decision, uint8 (H, W, 3) of at most 320 x 320, and a caption.
+        dtype: of the frames that come.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class Panel:
         agent: str,
         actions: list[str],
         picture: Callable[[np.void], tuple[npt.NDArray[np.uint8], str]],
+        dtype: np.dtype[np.void],
     ) -> None:
         self.game, self.agent, self.actions = game, agent, actions
         self._picture = picture
@@ -91,12 +92,12 @@ class Panel:
         self.canvas = np.empty((HEIGHT, WIDTH, 3), np.uint8)
         self.canvas[:] = BACKGROUND
         # Compiles and loads what drawing needs now, not while frames come.
-        self._draw_answer(np.zeros(1, FRAME)[0])
+        self._draw_answer(np.zeros(1, dtype)[0])
         self._clear(GRID_TOP, HEIGHT)
         self._latency_ms.clear()
 
     def draw(self, frame: np.void) -> npt.NDArray[np.uint8]:
-        """Draw one frame (a ``FRAME``) and return the canvas, which the next call overwrites."""
+        """Draw one frame and return the canvas, which the next call overwrites."""
         screen_HW3 = frame["screen"]
         height, width = screen_HW3.shape[0] * SCALE_Y, screen_HW3.shape[1] * SCALE_X
         enlarge(screen_HW3, self.canvas[SCREEN_TOP : SCREEN_TOP + height, :width], SCALE_Y, SCALE_X)
@@ -156,7 +157,7 @@ class Panel:
 
 def seen_picture(frame: np.void) -> tuple[npt.NDArray[np.uint8], str]:
     """Return the newest picture of the decided stack, three times enlarged, and a caption."""
-    seen = frame["stack"][-1]
+    seen = frame["seen"]
     picture = np.empty((3 * seen.shape[0], 3 * seen.shape[1], 3), np.uint8)
     enlarge(np.repeat(seen[:, :, None], 3, axis=2), picture, 3, 3)
     return picture, "what the agent sees: 84 x 84, the newest of 4 frames"

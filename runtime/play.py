@@ -11,12 +11,13 @@ from typing import Any
 from spikestill.common.artefacts import PLAY
 from spikestill.common.atari import FRAME_RATE_HZ
 from spikestill.common.document import write_document
+from spikestill.common.environment import environment
 from spikestill.common.errors import UserError
 from spikestill.common.progress import Progress
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult, StopRequest, stop_on_signal
 from spikestill.configs.play import PlayConfig
-from spikestill.runtime.agents import Agent, agent_file, make_agent, refuse_stale_map
+from spikestill.runtime.agents import Agent, agent_files, open_agent
 from spikestill.runtime.clock import Clock, MonotonicClock, steady_interpreter
 from spikestill.runtime.display import Display, DisplayOptions
 from spikestill.runtime.emulator import Emulator
@@ -38,19 +39,18 @@ def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResu
         UserError: a file that is missing, unreadable or for another game; no room for the video.
     """
     game = config.environment.game
-    role, path = agent_file(
-        config.agent, game, teacher=config.teacher, student=config.student, core_map=config.core_map
+    files = agent_files(
+        config.agent, game, {role: getattr(config, role) for role in ("teacher", "student", "core_map")}
     )
-    refuse_stale_map(config.agent, config.student, config.core_map)
     with contextlib.ExitStack() as stack:
         emulator = Emulator(config.environment, config.seed)
         stack.callback(emulator.close)
-        agent = make_agent(config.agent, path, game, len(emulator.actions))
+        agent = open_agent(config.agent, environment(game), files)
         stack.callback(agent.close)
-        provenance = Provenance.of(config, config.seed, {role: path})
+        provenance = Provenance.of(config, config.seed, agent.parents)
         stop = stack.enter_context(stop_on_signal())
         telemetry = Telemetry()
-        summary, failure = _play(config, path, emulator, agent, MonotonicClock(), telemetry, stop)
+        summary, failure = _play(config, emulator, agent, MonotonicClock(), telemetry, stop)
         interrupted = bool(stop) or failure is not None
     summary |= telemetry.summary() | {"interrupted": interrupted}
     artefact = Path(run_dir) / PLAY
@@ -63,7 +63,6 @@ def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResu
 
 def _play(
     config: PlayConfig,
-    path: Path,
     emulator: Emulator,
     agent: Agent,
     clock: Clock,
@@ -82,7 +81,7 @@ def _play(
     failure: UserError | None = None
     try:
         with contextlib.ExitStack() as stack:
-            display = _display(config, emulator, agent, path)
+            display = _display(config, emulator, agent)
             if display:
                 stack.callback(display.close)
             bar = None if terminal_shown(config) else stack.enter_context(_progress(config, episodes))
@@ -126,19 +125,22 @@ def terminal_shown(config: PlayConfig) -> bool:
     return config.view == "terminal" and sys.stderr.isatty()
 
 
-def _display(config: PlayConfig, emulator: Emulator, agent: Agent, path: Path) -> Display | None:
+def _display(config: PlayConfig, emulator: Emulator, agent: Agent) -> Display | None:
     """Return the display that ``config`` asks for."""
     if config.record is None and not terminal_shown(config):
         return None
+    picture = agent.entry.picture if agent.layout else ""
     return Display(
         DisplayOptions(
             game=config.environment.game,
             agent=agent.name,
             actions=emulator.actions,
-            core_map=str(path) if agent.name == "cores" else None,
+            picture=picture,
+            words=agent.words if picture else 0,
             video=str(config.record) if config.record else None,
             terminal=terminal_shown(config),
-        )
+        ),
+        agent.layout,
     )
 
 

@@ -89,7 +89,7 @@ class TerminalView:
         return self
 
     def show(self, frame: np.void) -> None:
-        """Draw a frame, a scalar of dtype ``FRAME``, unless the last is less than 1/15 s ago."""
+        """Draw a frame, unless the last is less than 1/15 s ago."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return

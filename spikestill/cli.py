@@ -315,6 +315,8 @@ def verb_help(verb: Verb) -> str:
         lines += textwrap.wrap(
             option.doc.replace("``", ""), 100, initial_indent=" " * 6, subsequent_indent=" " * 6
         )
+        if option.name in (choices := getattr(verb.config_class(), "CHOICES", {})):
+            lines += [f"        {name:<12} {text}" for name, text in choices[option.name]().items()]
     lines += ["", "options of every command:"]
     for name, (takes_value, text) in COMMON.items():
         if name == "resume" and not verb.resumable:

@@ -65,11 +65,15 @@ def core_rates(core_map: CoreMap, buffer: Path, count: int) -> npt.NDArray[np.fl
         UserError: the buffer cannot be read, or holds stacks of another shape than the map reads.
     """
     from spikestill.deploy.frames import Frames
-    from spikestill.runtime.activity import CoreActivity
+    from spikestill.deploy.simulator import CoreSimulator
 
     frames = Frames(buffer, count, 0, core_map.game, core_map.input_shape, buffer)
     with contextlib.closing(frames):
         if not len(frames):
             raise UserError(f"{buffer}: holds no frames", "give a buffer that `spikestill record` finished")
-        simulator = CoreActivity(core_map)
-        return np.mean([simulator.firing(np.ascontiguousarray(stack)) for stack in frames], axis=0)
+        simulator = CoreSimulator(core_map)
+        shares = []
+        for stack in frames:
+            simulator.votes(np.ascontiguousarray(stack))
+            shares.append(simulator.trace().activity()[0])
+        return np.asarray(np.mean(shares, axis=0), np.float64)

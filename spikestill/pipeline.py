@@ -77,10 +77,10 @@ def files_read(name: str, config: Any) -> dict[str, Path]:
         return read(config)
     files = {option: Path(getattr(config, option)) for option in INPUTS[name]}
     if name == "play":
-        from spikestill.runtime.agents import agent_file
+        from spikestill.runtime.agents import file_played
 
-        role, path = agent_file(config.agent, config.environment.game, **files)
-        return {role: path}
+        given = {option: getattr(config, option) for option in INPUTS[name]}
+        return file_played(config.agent, config.environment.game, given)
     given = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     return files | {option: value for option, value in given.items() if isinstance(value, Path)}
 

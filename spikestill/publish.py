@@ -84,7 +84,7 @@ def score(game: str, agent: str, teacher: Path, student: Path | None, episodes: 
 
     with tempfile.TemporaryDirectory() as scratch:
         config = EvaluateConfig(
-            environment=EnvironmentConfig(game=game), agent=agent, episodes=episodes,  # type: ignore[arg-type]
+            environment=EnvironmentConfig(game=game), agent=agent, episodes=episodes,
             teacher=teacher, student=student,
         )  # fmt: skip
         return dict(run(config, Path(scratch)).summary)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.charts import histogram, interval_chart, line_chart, png_uri
+from spikestill.common.agents import agent
 from spikestill.common.artefacts import BUFFER, CORE_MAP, GAME, STUDENT
 from spikestill.common.atomic import write_text
 from spikestill.common.provenance import file_sha256, git_commit, machine, versions
@@ -109,7 +110,7 @@ def _tiles(summaries: Stages) -> list[dict[str, str]]:
     latency = play["latency_ms"]
     share = evaluation.get("percent_of_margin")
     games = _count(evaluation["episodes"], "game")
-    if evaluation["agent"] not in ("cores", "lava", "student"):
+    if agent(evaluation["agent"]).told_as != "student":
         games += f" of agent {evaluation['agent']}"
     tiles = [
         (f"{evaluation['mean']:,.4g}", f"mean score of {games}"),
@@ -134,8 +135,7 @@ def _milliseconds(value: float | None) -> str:
 
 def _scores(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     """Return the score chart, its table and its note."""
-    agent = evaluation["agent"]
-    measured = {"student" if agent in ("cores", "lava") else agent: evaluation}
+    measured = {agent(evaluation["agent"]).told_as: evaluation}
     measured |= {name: evaluation[name] for name in ("teacher", "random") if name in evaluation}
     rows = [(name, float(each["mean"]), tuple(each["ci95"])) for name, each in measured.items()]
     table = [

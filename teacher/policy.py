@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ import torch
 
 from spikestill.common.atari import STACK
 from spikestill.common.errors import UserError
+from spikestill.common.policy import Decision, Observations
 from spikestill.common.processor import cores
 from spikestill.common.provenance import Provenance
 from spikestill.teacher.atari import q_network
@@ -25,18 +26,6 @@ QFunction = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]
 """Maps stacks (B, 4, 84, 84) to Q-values (B, A)."""
 Precision = Literal["fp32", "fp16", "bf16"]
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-
-
-class Policy(Protocol):
-    """What recording, evaluation and play ask of a teacher."""
-
-    game: str
-    actions: int
-    precision: Precision
-    provenance: Provenance
-
-    def q_values(self, obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-        """Return Q-values (B, A) float32 of uint8 stacks (B, 4, 84, 84), oldest frame first."""
 
 
 class TeacherPolicy:
@@ -68,6 +57,10 @@ class TeacherPolicy:
             )
             return q_network.q_values(self._weights, stacks).numpy()
 
+    def act(self, observations: Observations) -> Decision:
+        """Take the action of the highest Q-value; see :class:`spikestill.common.policy.Policy`."""
+        return Decision.best(self.q_values(observations["stack"]))
+
 
 class ProgramPolicy:
     """An imported network, run by ONNX Runtime or TorchScript; attributes as of :class:`TeacherPolicy`."""
@@ -86,6 +79,13 @@ class ProgramPolicy:
         """
         check_stacks(obs_BCHW)
         return self._network(obs_BCHW)
+
+    def act(self, observations: Observations) -> Decision:
+        """Take the action of the highest Q-value; see :class:`spikestill.common.policy.Policy`."""
+        return Decision.best(self.q_values(observations["stack"]))
+
+
+Teacher = TeacherPolicy | ProgramPolicy
 
 
 @contextlib.contextmanager
@@ -111,7 +111,7 @@ def check_stacks(obs_BCHW: npt.NDArray[np.uint8]) -> None:
     STACK.check(obs_BCHW)
 
 
-def load_teacher(path: Path | str, precision: Precision = "fp32") -> Policy:
+def load_teacher(path: Path | str, precision: Precision = "fp32") -> Teacher:
     """Return the teacher in ``path``.
 
     Raises:

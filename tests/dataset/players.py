@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.policy import Decision, Observations
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.record import RecordConfig
 from spikestill.dataset.recorder import record
@@ -17,13 +18,15 @@ class LinearPlayer:
     """Q-values linear in some pixels of the stack."""
 
     def __init__(self, game: str = "breakout", seed: int = 0) -> None:
-        self.game, self.actions = game, len(action_meanings(game))
         pixels = 4 * 14 * 14
-        weight = np.random.default_rng(seed).standard_normal((pixels, self.actions))
+        weight = np.random.default_rng(seed).standard_normal((pixels, len(action_meanings(game))))
         self._weight = (weight / pixels).astype(np.float32)
 
     def q_values(self, obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         return obs_BCHW[:, :, ::6, ::6].reshape(len(obs_BCHW), -1).astype(np.float32) @ self._weight
+
+    def act(self, observations: Observations) -> Decision:
+        return Decision.best(self.q_values(observations["stack"]))
 
 
 class WatchedPlayer(LinearPlayer):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from spikestill.common.errors import UserError
+from spikestill.common.zoo import zoo_path
 from spikestill.configs.record import RecordConfig
 from spikestill.dataset.format import CHUNK_ROWS, BufferFile, game_returns
 from spikestill.dataset.reader import BufferReader
@@ -159,6 +160,8 @@ def test_resume_with_another_teacher_is_refused(tmp_path):
 
 def test_teacher_of_another_game_is_refused(tmp_path):
     with pytest.raises(UserError, match="the teacher plays pong, the environment is breakout"):
+        run(small_config(40, teacher=zoo_path("pong", "teacher.safetensors")), tmp_path)
+    with pytest.raises(UserError, match=r"gives scores of shape \(2, 6\) for 2 games of 4 actions"):
         record(LinearPlayer("pong"), small_config(40), tmp_path / "buffer.h5")
 
 

@@ -10,15 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from spikestill.common.environment import environment
 from spikestill.common.errors import UserError
+from spikestill.common.policy import Decision
 from spikestill.common.provenance import Provenance
 from spikestill.common.zoo import zoo_files, zoo_path
 from spikestill.configs.hardware import hardware
 from spikestill.configs.play import EvaluateConfig, PlayConfig
 from spikestill.deploy import core_map
 from spikestill.deploy.mapping import map_net
+from spikestill.deploy.simulator import CoreSimulator
 from spikestill.runtime import evaluate, play
-from spikestill.runtime.agents import Decision, agent_file, make_agent, refuse_stale_map
+from spikestill.runtime.agents import agent_files, open_agent
 from spikestill.student import integer_net
 from spikestill.student.architectures import LayerSpec
 from spikestill.student.integer_net import choose, count_votes, naive_forward
@@ -29,59 +32,59 @@ from tests.runtime.artefacts import Files
 
 @pytest.mark.parametrize("name", ["cores", "student", pytest.param("lava", marks=pytest.mark.lava)])
 def test_the_students_agents_give_the_naive_votes_from_any_thread(name: str, pong: Files) -> None:
-    student = None if name == "cores" else pong.student
-    _, path = agent_file(name, "pong", student=student, core_map=pong.core_map)
-    agent = make_agent(name, path, "pong", 6)
+    agent = open_agent(name, environment("pong"), {"core_map": pong.core_map, "student": pong.student})
     found: list[Decision] = []
     stacks = [random_stack(seed) for seed in range(3)]
-    thread = threading.Thread(target=lambda: found.extend(agent.act(stack) for stack in stacks))
+    thread = threading.Thread(
+        target=lambda: found.extend(agent.act({"stack": stack[None]}) for stack in stacks)
+    )
     thread.start()
     thread.join()
     agent.close()
     assert agent.name == name
     for stack, decision in zip(stacks, found, strict=True):
         votes = count_votes(naive_forward(pong.net, stack)[-1], 6)
-        np.testing.assert_array_equal(decision.scores, votes)
-        assert decision.action == choose(votes)
+        np.testing.assert_array_equal(decision.scores, votes[None])
+        assert decision.action.tolist() == [choose(votes)]
 
 
 @pytest.mark.parametrize(("name", "precision"), [("teacher", "fp32"), ("fp16", "fp16")])
 def test_the_teachers_agents_give_its_q_values(name: str, precision: str, pong: Files) -> None:
-    agent = make_agent(name, pong.teacher, "pong", 6)
+    agent = open_agent(name, environment("pong"), {"teacher": pong.teacher})
     policy = load_teacher(pong.teacher, precision)
     for seed in range(3):
-        q_A = policy.q_values(random_stack(seed)[None])[0]
-        decision = agent.act(random_stack(seed))
-        np.testing.assert_array_equal(decision.scores, q_A)
-        assert decision.action == int(q_A.argmax())
+        q_BA = policy.q_values(random_stack(seed)[None])
+        decision = agent.act({"stack": random_stack(seed)[None]})
+        np.testing.assert_array_equal(decision.scores, q_BA)
+        assert decision.action.tolist() == [int(q_BA.argmax())]
     agent.close()
 
 
 def test_half_precision_is_not_single_precision(pong: Files) -> None:
-    stack = random_stack(0)
-    single = make_agent("teacher", pong.teacher, "pong", 6).act(stack).scores
-    half = make_agent("fp16", pong.teacher, "pong", 6).act(stack).scores
+    seen = {"stack": random_stack(0)[None]}
+    single = open_agent("teacher", environment("pong"), {"teacher": pong.teacher}).act(seen).scores
+    half = open_agent("fp16", environment("pong"), {"teacher": pong.teacher}).act(seen).scores
     assert not np.array_equal(single, half)
     np.testing.assert_allclose(single, half, atol=0.02)
 
 
 @pytest.mark.parametrize("name", ["cores", "student", "teacher"])
 def test_a_file_of_another_game_is_refused(name: str, pong: Files) -> None:
-    path = {"cores": pong.core_map, "student": pong.student, "teacher": pong.teacher}[name]
+    files = {"core_map": pong.core_map, "student": pong.student, "teacher": pong.teacher}
     with pytest.raises(UserError, match="is for pong with 6 actions, the game is breakout with 4"):
-        make_agent(name, path, "breakout", 4)
+        open_agent(name, environment("breakout"), files)
 
 
 def test_an_unknown_agent_names_the_nearest() -> None:
     with pytest.raises(UserError, match=r"unknown agent 'coers'.*[Dd]id you mean 'cores'"):
-        agent_file("coers", "pong")
+        agent_files("coers", "pong", {})
 
 
 def test_cores_with_a_student_alone_says_to_map_it(pong: Files) -> None:
     with pytest.raises(UserError, match=r"agent cores plays a core map.*spikestill map"):
-        agent_file("cores", "pong", student=pong.student)
+        agent_files("cores", "pong", {"student": pong.student})
     with pytest.raises(UserError, match="agent student plays a student, and only a core map is given"):
-        agent_file("student", "pong", core_map=pong.core_map)
+        agent_files("student", "pong", {"core_map": pong.core_map})
 
 
 def test_a_core_map_of_another_student_than_the_one_beside_it_is_refused(tmp_path: Path, pong: Files) -> None:
@@ -90,7 +93,7 @@ def test_a_core_map_of_another_student_than_the_one_beside_it_is_refused(tmp_pat
     mapped = Provenance.of({}, 0, parents={"student": student})
     core_map.save(dataclasses.replace(core_map.load(pong.core_map), provenance=mapped), path)
     files = {"student": student, "core_map": path}
-    refuse_stale_map("cores", student, path)
+    open_agent("cores", environment("pong"), files)
     integer_net.save(dataclasses.replace(pong.net), student, Provenance.of({}, 1))
     with pytest.raises(
         UserError, match=r"core_map\.h5 was mapped from another student file than .*spikestill map"
@@ -98,8 +101,8 @@ def test_a_core_map_of_another_student_than_the_one_beside_it_is_refused(tmp_pat
         evaluate.run(EvaluateConfig(agent="cores", **files), tmp_path)
     with pytest.raises(UserError, match=r"was mapped from another student file"):
         play.run(PlayConfig(agent="cores", view="none", **files), tmp_path)
-    refuse_stale_map("student", student, path)
-    refuse_stale_map("cores", pong.student, path)
+    open_agent("student", environment("pong"), files)
+    open_agent("cores", environment("pong"), {**files, "student": pong.student})
 
 
 def test_the_zoo_names_what_it_has(tmp_path: Path) -> None:
@@ -124,7 +127,7 @@ def test_a_net_that_reads_another_input_is_refused(name: str, tmp_path: Path) ->
     else:
         core_map.save(map_net(net, hardware("truenorth")), tmp_path / "net")
     with pytest.raises(UserError, match=r"net reads input of shape \(2, 40, 40\), the games give"):
-        make_agent(name, tmp_path / "net", "pong", 6)
+        open_agent(name, environment("pong"), dict.fromkeys(("core_map", "student"), tmp_path / "net"))
 
 
 def test_a_core_map_that_breaks_a_rule_does_not_play(tmp_path: Path, pong: Files) -> None:
@@ -133,4 +136,23 @@ def test_a_core_map_that_breaks_a_rule_does_not_play(tmp_path: Path, pong: Files
     row[tuple(np.argwhere(good.used_CN)[0])] = -1
     core_map.save(dataclasses.replace(good, row_CN=row), tmp_path / "map.h5")
     with pytest.raises(UserError, match=r"map\.h5: core map breaks the rule 'neuron identity'"):
-        make_agent("cores", tmp_path / "map.h5", "pong", 6)
+        open_agent("cores", environment("pong"), {"core_map": tmp_path / "map.h5"})
+
+
+@pytest.mark.parametrize("name", ["cores", "student"])
+def test_a_decisions_trace_has_the_spikes_that_gave_it_however_late_it_is_read(
+    name: str, pong: Files
+) -> None:
+    agent = open_agent(name, environment("pong"), {"core_map": pong.core_map, "student": pong.student})
+    stacks = np.stack([random_stack(seed) for seed in range(2)])
+    trace = agent.act({"stack": stacks}).trace
+    agent.act({"stack": stacks[:1] // 2})
+    assert trace is not None
+    assert trace.packed_BW.shape == (2, agent.words)
+    found, counts = trace.spikes(), trace.counts()
+    kept = CoreSimulator(core_map.load(pong.core_map)).kept if name == "cores" else None
+    for row, stack in enumerate(stacks):
+        for layer, spikes in enumerate(naive_forward(pong.net, stack)):
+            wanted = spikes if kept is None else spikes * kept[layer]
+            np.testing.assert_array_equal(found[layer][row], wanted)
+            assert counts[row, layer] == wanted.sum()

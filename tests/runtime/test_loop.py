@@ -8,11 +8,11 @@ import os
 import numpy as np
 import pytest
 
+from spikestill.common.policy import Decision, Observations
 from spikestill.configs.environment import EnvironmentConfig
-from spikestill.runtime.agents import Decision
 from spikestill.runtime.clock import STALL_S, FrameTimer, MonotonicClock, VirtualClock, real_time_thread
 from spikestill.runtime.emulator import Emulator
-from spikestill.runtime.loop import Tick, play_live
+from spikestill.runtime.loop import AgentThread, Tick, play_live
 from spikestill.runtime.telemetry import Telemetry
 from spikestill.teacher.atari.environment import make_vector_env
 
@@ -22,19 +22,18 @@ FRAME_S = 1 / 60
 class TimedAgent:
     """Decides by the stack's content after a given time on the clock."""
 
-    name = "timed"
-
     def __init__(self, clock: VirtualClock | MonotonicClock, delays_s: list[float], actions: int) -> None:
         self.clock, self.actions = clock, actions
         self.delays_s = itertools.chain(delays_s[:-1], itertools.repeat(delays_s[-1]))
         self.calls = 0
 
-    def act(self, stack_CHW: np.ndarray) -> Decision:
+    def act(self, observations: Observations) -> Decision:
         self.calls += 1
         delay_s = next(self.delays_s)
         if delay_s:
             self.clock.sleep_until(self.clock.now() + delay_s)
-        return Decision(content_action(stack_CHW, self.actions), np.zeros(self.actions))
+        action = content_action(observations["stack"][0], self.actions)
+        return Decision(np.array([action]), np.zeros((1, self.actions)))
 
     def close(self) -> None:
         pass
@@ -102,7 +101,7 @@ def test_a_slow_agent_misses_and_the_last_action_is_held() -> None:
     late = ticks[43].answer
     assert late is not None
     assert late.number == 9
-    assert ticks[43].action == late.decision.action
+    assert ticks[43].action == late.decision.action[0]
 
 
 @pytest.mark.parametrize(("agent_frames", "misses"), [(3.5, 0), (5.5, 1)])
@@ -144,12 +143,12 @@ def test_exploration_replaces_the_agents_actions() -> None:
     acted = [tick for tick in ticks if tick.answer is not None]
     actions = {tick.action for tick in acted}
     assert actions == set(range(6))
-    assert any(tick.answer and tick.action != tick.answer.decision.action for tick in acted)
+    assert any(tick.answer and tick.action != tick.answer.decision.action[0] for tick in acted)
 
 
 def test_what_the_agent_raises_ends_the_loop() -> None:
     class Broken(TimedAgent):
-        def act(self, stack_CHW: np.ndarray) -> Decision:
+        def act(self, observations: Observations) -> Decision:
             raise ArithmeticError("synapses crossed")
 
     clock = VirtualClock()
@@ -157,6 +156,26 @@ def test_what_the_agent_raises_ends_the_loop() -> None:
     with pytest.raises(ArithmeticError, match="synapses crossed"):
         list(itertools.islice(play_live(emulator, Broken(clock, [0.0], 6), clock, Telemetry()), 10))
     emulator.close()
+
+
+def test_every_observation_is_answered_or_replaced_and_none_twice() -> None:
+    """Two threads swap the slot: what one hands over while the other takes must not be lost or taken twice."""
+
+    class Quick:
+        def act(self, observations: Observations) -> Decision:
+            return Decision(observations["n"], np.zeros((1, 2)))
+
+    worker = AgentThread(Quick(), MonotonicClock())
+    replaced = {n - 1 for n in range(20_000) if not worker.submit(n, {"n": np.array([n])}, 0.0)}
+    worker.submit(20_000, {"n": np.array([0])}, 0.0)
+    deadline_s = MonotonicClock().now() + 20
+    answered: list[int] = []
+    while (not answered or answered[-1] < 20_000) and MonotonicClock().now() < deadline_s:
+        answered += [answer.number for answer in worker.take()]
+    worker.close()
+    assert len(set(answered)) == len(answered)
+    assert set(answered) | replaced >= set(range(19_999))
+    assert not set(answered) & replaced
 
 
 def test_a_late_tick_is_caught_up_and_a_stall_is_not() -> None:

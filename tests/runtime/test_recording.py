@@ -11,9 +11,10 @@ import pytest
 
 from spikestill.common.errors import UserError
 from spikestill.deploy.core_map import load
-from spikestill.runtime.activity import CoreActivity, CorePicture
+from spikestill.deploy.simulator import CoreSimulator
+from spikestill.runtime.activity import CorePicture, core_grid
 from spikestill.runtime.display import Display, DisplayOptions
-from spikestill.runtime.frame_ring import FRAME
+from spikestill.runtime.frame_ring import frame_dtype
 from spikestill.runtime.panel import HEIGHT, LEFT, WIDTH, Panel, seen_picture
 from spikestill.runtime.recording import VideoWriter
 from tests.nets import random_stack
@@ -22,8 +23,8 @@ from tests.runtime.artefacts import Files
 ACTIONS = ["NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE"]
 
 
-def frame(**fields: object) -> np.void:
-    made = np.zeros((), FRAME)
+def frame(words: int = 0, **fields: object) -> np.void:
+    made = np.zeros((), frame_dtype(words))
     for name, value in fields.items():
         made[name] = value
     return made[()]  # type: ignore[return-value]
@@ -68,20 +69,20 @@ def test_a_video_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) ->
 
 def test_a_display_that_cannot_write_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    options = DisplayOptions("pong", "teacher", ACTIONS, None, str(tmp_path / "file" / "v.mp4"), False)
-    with pytest.raises(UserError, match=r"v\.mp4: File exists"):
-        Display(options)
+    options = DisplayOptions("pong", "teacher", ACTIONS, "", 0, str(tmp_path / "file" / "v.mp4"), False)
+    with pytest.raises(UserError, match=r"file: File exists"):
+        Display(options, {})
     (tmp_path / "folder.mp4").mkdir()
-    options = DisplayOptions("pong", "teacher", ACTIONS, None, str(tmp_path / "folder.mp4"), False)
+    options = DisplayOptions("pong", "teacher", ACTIONS, "", 0, str(tmp_path / "folder.mp4"), False)
     with pytest.raises(UserError, match=r"folder\.mp4: is a folder"):
-        Display(options)
+        Display(options, {})
 
 
 def test_the_panel_shows_the_screen_enlarged_and_what_the_agent_sees() -> None:
-    panel = Panel("pong", "teacher", ACTIONS, seen_picture)
+    panel = Panel("pong", "teacher", ACTIONS, seen_picture, frame_dtype())
     screen = np.random.default_rng(0).integers(0, 256, (210, 160, 3), dtype=np.uint8)
     stack = random_stack(1)
-    canvas = panel.draw(frame(screen=screen, stack=stack, answer=0, scores=np.arange(18), action=5))
+    canvas = panel.draw(frame(screen=screen, seen=stack[-1], answer=0, scores=np.arange(18), action=5))
     np.testing.assert_array_equal(canvas[5:635:3, 0:640:4], screen)
     seen = canvas[64 : 64 + 252 : 3, LEFT + 34 : LEFT + 34 + 252 : 3]
     np.testing.assert_array_equal(seen, np.repeat(stack[-1][:, :, None], 3, axis=2))
@@ -89,17 +90,20 @@ def test_the_panel_shows_the_screen_enlarged_and_what_the_agent_sees() -> None:
 
 def test_the_core_picture_lights_each_core_by_its_firing(pong: Files) -> None:
     core_map = load(pong.core_map)
-    activity = CoreActivity(core_map)
+    simulator = CoreSimulator(core_map)
     stack = random_stack(3)
-    share_C = activity.firing(stack)
-    spikes = activity.spikes(stack)
+    spikes = simulator.spikes(stack)
+    trace = simulator.trace()
+    share_C = trace.activity()[0]
     for core in range(0, core_map.cores, 13):
         used = core_map.used_CN[core]
         fired = spikes[core_map.core_layer_C[core]][
             core_map.feature_CN[core, used], core_map.row_CN[core, used], core_map.column_CN[core, used]
         ]
         assert share_C[core] == fired.mean()
-    picture, caption = CorePicture(core_map)(frame(stack=stack))
+    picture, caption = CorePicture(core_grid(core_map, simulator.layout))(
+        frame(trace.packed_BW.shape[1], trace=trace.packed_BW[0])
+    )
     assert picture.shape == (320, 320, 3)
     assert caption.startswith(f"{core_map.cores:,} cores")
     brightest, darkest = int(share_C.argmax()), int(share_C.argmin())

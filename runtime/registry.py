@@ -1,0 +1,51 @@
+"""Our own agents, in the order of ``--help``. A new one is one entry here and one function that makes it."""
+
+from __future__ import annotations
+
+from spikestill.common.agents import AgentEntry
+
+CORES_PICTURE = "spikestill.runtime.activity:CorePicture"
+
+ENTRIES = (
+    AgentEntry(
+        name="cores",
+        help="the core simulator, tick by tick as the chip would",
+        make="spikestill.runtime.agents:make_cores",
+        role="core_map",
+        scored_as="student",
+        picture=CORES_PICTURE,
+    ),
+    AgentEntry(
+        name="lava",
+        help="the same student as one fused Lava process",
+        make="spikestill.runtime.agents:make_lava",
+        role="student",
+        scored_as="student",
+    ),
+    AgentEntry(
+        name="student",
+        help="the same student as a bit-packed integer net, without the cores",
+        make="spikestill.runtime.agents:make_student",
+        role="student",
+    ),
+    AgentEntry(
+        name="teacher",
+        help="the teacher's network in fp32",
+        make="spikestill.runtime.agents:make_teacher",
+        role="teacher",
+        batched=True,
+    ),
+    AgentEntry(
+        name="fp16",
+        help="the teacher's network in half precision",
+        make="spikestill.runtime.agents:make_fp16",
+        role="teacher",
+        batched=True,
+    ),
+    AgentEntry(
+        name="random",
+        help="uniformly random actions",
+        make="spikestill.runtime.agents:make_random",
+        batched=True,
+    ),
+)

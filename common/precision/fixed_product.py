@@ -1,0 +1,121 @@
+"""The fast integer matrix product: int32 x int32 summed in int64, vectors of eight lanes, for numba kernels.
+
+Exact wherever the sums fit in 64 bits, which :func:`fits` proves from the largest factors; ``fixed_kernels.py`` takes
+the element's two sums where it cannot.
+
+Axis suffixes: S rows of the stream, K terms of a sum, O outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+LANES = 8
+ROWS, VECTORS = 4, 2
+WIDTH = LANES * VECTORS
+"""Outputs that a block computes at once; the right factor is padded to a multiple of it."""
+
+
+def _block(rows: int) -> Any:
+    """Return the intrinsic that multiplies ``rows`` rows of the stream by WIDTH outputs of the right factor."""
+
+    @intrinsic
+    def multiply(typing_context: Any, stream: Any, right: Any, out: Any, row: Any, column: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> None:
+            i32, i64 = ir.IntType(32), ir.IntType(64)
+            narrow, wide = ir.VectorType(i32, LANES), ir.VectorType(i64, LANES)
+            arrays = [
+                context.make_array(kind)(context, builder, value)
+                for kind, value in zip(signature.args[:3], arguments[:3], strict=True)
+            ]
+            terms, outputs = (builder.extract_value(arrays[1].shape, axis) for axis in range(2))
+            row, column = arguments[3:]
+            first = [
+                builder.gep(arrays[0].data, [builder.mul(builder.add(row, ir.Constant(i64, r)), terms)])
+                for r in range(rows)
+            ]
+            begin = builder.gep(arrays[1].data, [column])
+            entry, body, done = builder.block, builder.append_basic_block(), builder.append_basic_block()
+            builder.branch(body)
+            builder.position_at_end(body)
+            k = builder.phi(i64)
+            sums = [[builder.phi(wide) for _ in range(VECTORS)] for _ in range(rows)]
+            k.add_incoming(ir.Constant(i64, 0), entry)
+            place = builder.gep(begin, [builder.mul(k, outputs)])
+            factors = [
+                builder.sext(
+                    builder.load(
+                        builder.bitcast(
+                            builder.gep(place, [ir.Constant(i64, v * LANES)]), narrow.as_pointer()
+                        ),
+                        align=4,
+                    ),
+                    wide,
+                )
+                for v in range(VECTORS)
+            ]
+            added = []
+            for r in range(rows):
+                one = builder.sext(builder.load(builder.gep(first[r], [k])), i64)
+                lanes = builder.insert_element(ir.Constant(wide, ir.Undefined), one, ir.Constant(i32, 0))
+                lanes = builder.shuffle_vector(
+                    lanes,
+                    ir.Constant(wide, ir.Undefined),
+                    ir.Constant(ir.VectorType(i32, LANES), [0] * LANES),
+                )
+                for v in range(VECTORS):
+                    sums[r][v].add_incoming(ir.Constant(wide, [0] * LANES), entry)
+                    added.append(builder.add(sums[r][v], builder.mul(lanes, factors[v])))
+                    sums[r][v].add_incoming(added[-1], body)
+            following = builder.add(k, ir.Constant(i64, 1))
+            k.add_incoming(following, body)
+            builder.cbranch(builder.icmp_signed("<", following, terms), body, done)
+            builder.position_at_end(done)
+            for r in range(rows):
+                line = builder.mul(builder.add(row, ir.Constant(i64, r)), outputs)
+                for v in range(VECTORS):
+                    at = builder.add(builder.add(line, column), ir.Constant(i64, v * LANES))
+                    target = builder.bitcast(builder.gep(arrays[2].data, [at]), wide.as_pointer())
+                    builder.store(added[r * VECTORS + v], target, align=8)
+
+        return types.void(stream, right, out, row, column), generate
+
+    return multiply
+
+
+_multiply_rows, _multiply_row = _block(ROWS), _block(1)
+
+
+@njit(nogil=True, cache=True)
+def multiply(stream_SK: Any, right_KO: Any, out_SO: Any) -> None:
+    """Write ``stream_SK @ right_KO`` to ``out_SO``, modulo 2^64.
+
+    Args:
+        stream_SK: int32, C order, K >= 1.
+        right_KO: int32, C order, O a multiple of :data:`WIDTH`.
+        out_SO: int64, C order.
+    """
+    rows = stream_SK.shape[0]
+    whole = rows - rows % ROWS
+    for column in range(0, right_KO.shape[1], WIDTH):
+        for row in range(0, whole, ROWS):
+            _multiply_rows(stream_SK, right_KO, out_SO, row, column)
+        for row in range(whole, rows):
+            _multiply_row(stream_SK, right_KO, out_SO, row, column)
+
+
+def padded(outputs: int) -> int:
+    """Return ``outputs`` rounded up to a multiple of :data:`WIDTH`."""
+    return -(-outputs // WIDTH) * WIDTH
+
+
+def fits(stream: npt.NDArray[np.int32], right: npt.NDArray[np.int32], terms: int) -> bool:
+    """Return True where no sum of ``terms`` products of their elements, rounded, can leave 64 bits."""
+    largest = [max(int(x.max(initial=0)), -int(x.min(initial=0))) for x in (stream, right)]
+    return terms * largest[0] * largest[1] < 1 << 62

@@ -1,0 +1,95 @@
+"""Options of DDPG in fixed point (FIXAR, Yang 2021)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from spikestill.common.errors import UserError
+from spikestill.common.precision.fixed import QFormat
+from spikestill.common.precision.fixed_adam import LARGEST_RATE
+from spikestill.common.ranges import check_range
+
+Variant = Literal["fixed32", "fixar", "fixed16"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Formats:
+    """The number formats of one variant, all two's complement of ``bits`` bits, and their fraction bits.
+
+    Attributes:
+        bits: of weights, activations, errors, gradients and moments.
+        weight: fraction bits of weights and biases.
+        activation: of observations, activations, actions, values and rewards.
+        error: of the derivative of one transition's loss with respect to an activation.
+        actor_gradient, critic_gradient: of a weight's gradient, its mean and root mean square; a second moment has
+            twice as many less ``bits`` - 1.
+    """
+
+    bits: int
+    weight: int
+    activation: int
+    error: int
+    actor_gradient: int
+    critic_gradient: int
+
+    def word(self, fraction: int) -> QFormat:
+        """Return the format of ``fraction`` bits."""
+        return QFormat(self.bits, fraction)
+
+
+FORMATS: dict[str, Formats] = {
+    "fixed32": Formats(32, weight=24, activation=20, error=22, actor_gradient=34, critic_gradient=29),
+    "fixed16": Formats(16, weight=12, activation=6, error=9, actor_gradient=14, critic_gradient=12),
+}
+FORMATS["fixar"] = FORMATS["fixed32"]
+"""Variant to its formats. 32 bits: weights to +-128, activations to +-2,048, errors to +-512, gradients to +-1/8 in the
+actor and +-4 in the critic. FIXAR's are the same, with 16-bit activations from the quantisation delay on."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FixedPointConfig:
+    """DDPG in integers: the network, the update, and how numbers are kept."""
+
+    variant: Variant = "fixar"
+    """``fixed32``: 32 bits throughout; ``fixar``: activations of 16 bits after ``quantisation_delay`` (Algorithm 1);
+    ``fixed16``: 16 bits throughout, which the paper shows to fail."""
+    quantisation_delay: int = 300_000
+    """fixar: updates with 32-bit activations, whose least and largest values set the 16-bit format, 1..1e9."""
+    second_moment: Literal["plain", "root"] = "plain"
+    """``plain``: Adam's second moment; ``root``: its root (hAdam), which has twice the range in the same bits."""
+    rounding: Literal["nearest", "stochastic"] = "nearest"
+    """How Adam rounds: the weights' steps and first moments to nearest and second moments upwards, or all by chance."""
+    hidden: tuple[int, ...] = (400, 300)
+    """Units of the hidden layers, each 1..4096."""
+    learning_rate: float = 1e-4
+    """Adam's step size of both networks, 1e-9..3e-3."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Adam's decay rates, 0..1 - 2^-31."""
+    epsilon: float = 1e-8
+    """Adam's epsilon, >= 0; at least one last place of a gradient."""
+    discount: float = 0.99
+    """Discount of a step, 0..1."""
+    tau: float = 0.005
+    """Share of the way that the target networks move in an update, 0..1."""
+    noise: float = 0.1
+    """Deviation of the exploration noise, as a share of half the action's range, 0..10."""
+
+    def __post_init__(self) -> None:
+        check_range(self, "quantisation_delay", 1, 1e9)
+        check_range(self, "learning_rate", 1e-9, LARGEST_RATE)
+        check_range(self, "epsilon", 0.0, 1.0)
+        check_range(self, "discount", 0.0, 1.0)
+        check_range(self, "tau", 0.0, 1.0)
+        check_range(self, "noise", 0.0, 10.0)
+        if not self.hidden or not all(1 <= units <= 4096 for units in self.hidden):
+            raise UserError(
+                f"hidden {self.hidden}: layers of 1 to 4096 units are wanted", "give two, as 400,300"
+            )
+        if not all(0.0 <= beta <= 1 - 2**-31 for beta in self.betas):
+            raise UserError(f"betas {self.betas}: 0..1 - 2^-31 is the range", "give 0.9,0.999")
+
+    @property
+    def formats(self) -> Formats:
+        """The variant's number formats."""
+        return FORMATS[self.variant]

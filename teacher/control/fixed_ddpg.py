@@ -1,0 +1,377 @@
+"""DDPG in integers alone (Lillicrap 2016; FIXAR, Yang 2021): pure functions of one explicit state.
+
+    y = r + discount not_done Q'(s', mu'(s'))                critic: e = Q(s, a) - y,  mean of e^2 / 2
+    actor: the mean of -Q(s, mu(s)), through the critic to the action and through tanh
+    both by Adam, both target networks move by tau
+
+Observations, rewards and actions become integers where they enter; nothing in between is a float. Saturations are
+counted by place in the state.
+
+Axis suffixes: B batch, S observation, A action, N parameters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from spikestill.common.errors import UserError
+from spikestill.common.precision import fixed_fast
+from spikestill.common.precision.fixed import (
+    Affine,
+    Int32,
+    gaussian,
+    random_bits,
+    round_shift,
+    saturate,
+    tanh,
+)
+from spikestill.common.precision.fixed_adam import (
+    ALPHA_FRACTION,
+    DECAY_FRACTION,
+    POWER_FRACTION,
+    AdamRule,
+    next_powers,
+    step_size,
+)
+from spikestill.configs.fixed_point import FixedPointConfig, Formats
+from spikestill.teacher.control import fixed_network
+from spikestill.teacher.control.fixed_network import Arithmetic, Trace
+
+DISCOUNT_FRACTION = 30
+ACTOR, CRITIC = "actor", "critic"
+PLACES = ("input", "activation", "error", "gradient", "weight", "value", "quantised")
+"""Where values saturate: what enters, layers, errors, gradients, Adam's results, targets, 16-bit activations."""
+
+
+class Batch(NamedTuple):
+    """Transitions as they come from the replay, real numbers; actions in -1..1."""
+
+    obs_BS: npt.NDArray[Any]
+    action_BA: npt.NDArray[Any]
+    reward_B: npt.NDArray[Any]
+    not_done_B: npt.NDArray[Any]
+    next_obs_BS: npt.NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkState:
+    """One network and its optimiser, int32 (N,) each.
+
+    Attributes:
+        weight_N, target_N: parameters, and the target network's.
+        m_N, v_N: Adam's moments; ``v_N`` is the root of the second one in hAdam's form.
+        range_L2: least and largest activation seen at each layer's input, int64 (L, 2).
+    """
+
+    weight_N: Int32
+    target_N: Int32
+    m_N: Int32
+    v_N: Int32
+    range_L2: npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedState:
+    """Everything that an update reads; saved whole, so that resuming is never having stopped.
+
+    Attributes:
+        config: the options.
+        observation_size, action_size: S, A.
+        actor, critic: networks.
+        powers: beta1^t and beta2^t, 30 fraction bits.
+        updates: t.
+        seed: of every random number.
+        drawn: random numbers that exploration has used.
+        saturated: how many values were saturated at each of :data:`PLACES`, since the beginning.
+    """
+
+    config: FixedPointConfig
+    observation_size: int
+    action_size: int
+    actor: NetworkState
+    critic: NetworkState
+    powers: tuple[int, int]
+    updates: int
+    seed: int
+    drawn: int
+    saturated: Mapping[str, int]
+
+    @property
+    def formats(self) -> Formats:
+        """The variant's number formats."""
+        return self.config.formats
+
+    @property
+    def quantised(self) -> bool:
+        """Activations are 16 bits wide by now."""
+        return self.config.variant == "fixar" and self.updates >= self.config.quantisation_delay
+
+    def sizes(self, network: str) -> tuple[int, ...]:
+        """Return the layer sizes of ``actor`` or ``critic``, the input's first."""
+        inputs, outputs = self.observation_size, self.action_size
+        if network == CRITIC:
+            inputs, outputs = inputs + outputs, 1
+        return (inputs, *self.config.hidden, outputs)
+
+    def sites(self, network: str) -> tuple[Affine | None, ...]:
+        """Return the format of each layer's input: 16 bits after the quantisation delay, else None."""
+        range_L2 = getattr(self, network).range_L2
+        if not self.quantised:
+            return (None,) * len(range_L2)
+        return tuple(Affine.of(int(least), int(largest)) for least, largest in range_L2)
+
+
+def initial_state(config: FixedPointConfig, observation_size: int, action_size: int, seed: int) -> FixedState:
+    """Return an untrained agent; its target networks are copies."""
+    random = np.random.default_rng(seed)
+    sizes = {
+        ACTOR: (observation_size, *config.hidden, action_size),
+        CRITIC: (observation_size + action_size, *config.hidden, 1),
+    }
+    networks = {}
+    for name, of in sizes.items():
+        weight_N = fixed_network.initial(of, config.formats, random)
+        zero_N = np.zeros_like(weight_N)
+        range_L2 = np.zeros((len(of) - 1, 2), np.int64)
+        networks[name] = NetworkState(weight_N, weight_N.copy(), zero_N, zero_N.copy(), range_L2)
+    one = 1 << POWER_FRACTION
+    return FixedState(
+        config, observation_size, action_size, networks[ACTOR], networks[CRITIC], (one, one), 0, seed, 0,
+        dict.fromkeys(PLACES, 0),
+    )  # fmt: skip
+
+
+def rule(config: FixedPointConfig, network: str) -> AdamRule:
+    """Return the integer constants of Adam for ``actor`` or ``critic``."""
+    formats = config.formats
+    fraction = formats.actor_gradient if network == ACTOR else formats.critic_gradient
+    first, second = (round((1.0 - beta) * (1 << DECAY_FRACTION)) for beta in config.betas)
+    return AdamRule(
+        formats.bits, formats.weight, first, second, max(1, round(config.epsilon * 2**fraction)),
+        config.second_moment == "root", config.rounding == "stochastic",
+    )  # fmt: skip
+
+
+def act(
+    state: FixedState, obs_BS: npt.NDArray[Any], noise: bool, arithmetic: Arithmetic = fixed_fast
+) -> tuple[FixedState, npt.NDArray[np.float32]]:
+    """Return (the state after, actions (B, A) in -1..1): the actor's output, with the generator's noise added or not.
+
+    Args:
+        state: the agent.
+        obs_BS: observations, real numbers.
+        noise: explore: add near-normal numbers of deviation ``config.noise`` (``fixed.gaussian``) and clip.
+        arithmetic: reference or fast.
+    """
+    formats = state.formats
+    word = formats.word(formats.activation)
+    trace = fixed_network.forward(
+        state.actor.weight_N,
+        state.sizes(ACTOR),
+        word.quantise(obs_BS),
+        state.sites(ACTOR),
+        formats,
+        arithmetic,
+    )
+    action_BA = tanh(trace.output_BP, word)
+    if noise:
+        drawn_BA = gaussian(_key(state.seed, 1), state.drawn, action_BA.size, 20).reshape(action_BA.shape)
+        deviation = round(state.config.noise * (1 << 20))
+        one = 1 << formats.activation
+        added = round_shift(drawn_BA * deviation, 40 - formats.activation)
+        action_BA = np.clip(action_BA + added, -one, one).astype(np.int32)
+        state = dataclasses.replace(state, drawn=state.drawn + 6 * action_BA.size)
+    return state, word.real(action_BA).astype(np.float32)
+
+
+def update(
+    state: FixedState, batch: Batch, arithmetic: Arithmetic = fixed_fast
+) -> tuple[FixedState, dict[str, Any]]:
+    """Return (the state after one update of critic, actor and targets; what to log).
+
+    Args:
+        state: the agent.
+        batch: B transitions, B a power of two.
+        arithmetic: reference or fast: the same integers.
+
+    Raises:
+        UserError: B is no power of two, or an observation or reward is NaN.
+    """
+    size = len(batch.reward_B)
+    if size & (size - 1):
+        below = 1 << (size.bit_length() - 1)
+        raise UserError(
+            f"batch of {size}: in fixed point a mean over the batch is a shift, so it must be a power of two",
+            f"give --batch_size {below} or {2 * below}",
+        )
+    formats, config = state.formats, state.config
+    lost = dict.fromkeys(PLACES, 0)
+    word = formats.word(formats.activation)
+    try:
+        obs_BS, action_BA, next_BS = (
+            word.quantise(x) for x in (batch.obs_BS, batch.action_BA, batch.next_obs_BS)
+        )
+        reward_B = word.quantise(batch.reward_B)
+    except ValueError as error:
+        raise UserError(f"a transition holds {error}", "look at the environment's observations") from error
+    lost["input"] = sum(
+        int(np.count_nonzero((x == word.high) | (x == word.low))) for x in (obs_BS, next_BS, reward_B)
+    )
+    sites = {ACTOR: state.sites(ACTOR), CRITIC: state.sites(CRITIC)}
+    seen = {ACTOR: state.actor.range_L2.copy(), CRITIC: state.critic.range_L2.copy()}
+
+    def forward(network: str, flat_N: Int32, x_BQ: Int32) -> Trace:
+        trace = fixed_network.forward(flat_N, state.sizes(network), x_BQ, sites[network], formats, arithmetic)
+        if not state.quantised:
+            found_L2 = np.array(trace.extremes)
+            seen[network][:, 0] = np.minimum(seen[network][:, 0], found_L2[:, 0])
+            seen[network][:, 1] = np.maximum(seen[network][:, 1], found_L2[:, 1])
+        lost["activation"] += trace.saturated
+        lost["quantised"] += trace.overshot
+        return trace
+
+    def learn(network: str, old: NetworkState, trace: Trace, errors: list[Int32]) -> NetworkState:
+        fraction = formats.actor_gradient if network == ACTOR else formats.critic_gradient
+        gradient_N, clipped = fixed_network.gradient(
+            state.sizes(network), trace, errors, fraction, formats, arithmetic
+        )
+        lost["gradient"] += clipped
+        key = _key(state.seed, 4 * state.updates + (2 if network == ACTOR else 3))
+        weight_N, m_N, v_N, clipped = arithmetic.adam(
+            old.weight_N, old.m_N, old.v_N, gradient_N, alpha, rule(config, network), key
+        )
+        lost["weight"] += clipped
+        target_N = arithmetic.approach(old.target_N, weight_N, tau)
+        return NetworkState(weight_N, target_N, m_N, v_N, seen[network])
+
+    powers = next_powers(state.powers, rule(config, ACTOR))
+    alpha = step_size(round(config.learning_rate * (1 << ALPHA_FRACTION)), powers)
+    tau = round(config.tau * (1 << DECAY_FRACTION))
+
+    next_BA = tanh(forward(ACTOR, state.actor.target_N, next_BS).output_BP, word)
+    next_q_B = forward(CRITIC, state.critic.target_N, np.concatenate([next_BS, next_BA], 1)).output_BP[:, 0]
+    target_B, over = targets(reward_B, np.asarray(batch.not_done_B) != 0, next_q_B, config.discount, formats)
+    lost["value"] += over
+
+    trace = forward(CRITIC, state.critic.weight_N, np.concatenate([obs_BS, action_BA], 1))
+    error_B1, over = td_errors(trace.output_BP, target_B[:, None], formats)
+    errors, _, more = fixed_network.backward(
+        state.critic.weight_N, state.sizes(CRITIC), trace, error_B1, formats, arithmetic, to_input=False
+    )
+    lost["error"] += over + more
+    critic = learn(CRITIC, state.critic, trace, errors)
+
+    actor_trace = forward(ACTOR, state.actor.weight_N, obs_BS)
+    chosen_BA = tanh(actor_trace.output_BP, word)
+    value = forward(CRITIC, critic.weight_N, np.concatenate([obs_BS, chosen_BA], 1))
+    ascent_B1 = np.full((size, 1), -(1 << formats.error), np.int32)
+    _, to_input, more = fixed_network.backward(
+        critic.weight_N, state.sizes(CRITIC), value, ascent_B1, formats, arithmetic, to_input=True
+    )
+    lost["error"] += more
+    assert to_input is not None
+    error_BA, over = through_tanh(to_input[:, state.observation_size :], chosen_BA, formats)
+    errors, _, more = fixed_network.backward(
+        state.actor.weight_N, state.sizes(ACTOR), actor_trace, error_BA, formats, arithmetic, to_input=False
+    )
+    lost["error"] += over + more
+    actor = learn(ACTOR, state.actor, actor_trace, errors)
+    # The actor's passes before widened what the critic's state was made with.
+    critic = dataclasses.replace(critic, range_L2=seen[CRITIC])
+
+    total = {place: state.saturated[place] + count for place, count in lost.items()}
+    after = dataclasses.replace(
+        state, actor=actor, critic=critic, powers=powers, updates=state.updates + 1, saturated=total
+    )
+    report = {
+        "q": float(word.real(trace.output_BP).mean()),
+        "critic_loss": float((formats.word(formats.error).real(error_B1) ** 2).mean()),
+        "saturated": {place: count for place, count in lost.items() if count},
+        "quantised": state.quantised,
+    }
+    return after, report
+
+
+def targets(
+    reward_B: Int32, not_done_B: npt.NDArray[np.bool_], next_q_B: Int32, discount: float, formats: Formats
+) -> tuple[Int32, int]:
+    """Return (y = r + round(discount Q'), or r where the episode ended, int32 (B,); values saturated)."""
+    factor = round(discount * (1 << DISCOUNT_FRACTION))
+    future_B = round_shift(next_q_B.astype(np.int64) * factor, DISCOUNT_FRACTION)
+    found, lost = saturate(reward_B + np.where(not_done_B, future_B, 0), formats.bits)
+    return found.astype(np.int32), lost
+
+
+def td_errors(q_B1: Int32, target_B1: Int32, formats: Formats) -> tuple[Int32, int]:
+    """Return (e = Q - y in the errors' format, int32 (B, 1); values saturated)."""
+    difference = q_B1.astype(np.int64) - target_B1
+    by = formats.error - formats.activation
+    found, lost = saturate(difference << by if by >= 0 else round_shift(difference, -by), formats.bits)
+    return found.astype(np.int32), lost
+
+
+def through_tanh(error_BA: Int32, action_BA: Int32, formats: Formats) -> tuple[Int32, int]:
+    """Return (e (1 - a^2), int32 (B, A); values saturated): 1 - a^2 is rounded to the activations' fraction first."""
+    fraction = formats.activation
+    slope_BA = round_shift((1 << (2 * fraction)) - action_BA.astype(np.int64) ** 2, fraction)
+    found, lost = saturate(round_shift(error_BA * slope_BA, fraction), formats.bits)
+    return found.astype(np.int32), lost
+
+
+def _key(seed: int, stream: int) -> int:
+    """Return the key of one of the seed's streams of random numbers."""
+    return int(random_bits(seed, np.array([stream], np.uint32))[0])
+
+
+def to_arrays(state: FixedState) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+    """Return (arrays by name, plain JSON values): the state, whole."""
+    arrays = {
+        f"{network}.{field.name}": getattr(getattr(state, network), field.name)
+        for network in (ACTOR, CRITIC)
+        for field in dataclasses.fields(NetworkState)
+    }
+    plain = {
+        "config": json.loads(json.dumps(dataclasses.asdict(state.config))),
+        "observation_size": state.observation_size, "action_size": state.action_size,
+        "powers": list(state.powers), "updates": state.updates, "seed": state.seed, "drawn": state.drawn,
+        "saturated": dict(state.saturated),
+    }  # fmt: skip
+    return arrays, plain
+
+
+def from_arrays(arrays: Mapping[str, npt.NDArray[Any]], plain: Mapping[str, Any]) -> FixedState:
+    """Return the state that :func:`to_arrays` took apart.
+
+    Raises:
+        UserError: an array is missing, or of another shape or type.
+    """
+    options = dict(plain["config"])
+    options |= {"hidden": tuple(options["hidden"]), "betas": tuple(options["betas"])}
+    config = FixedPointConfig(**options)
+    fresh = initial_state(
+        config, int(plain["observation_size"]), int(plain["action_size"]), int(plain["seed"])
+    )
+    networks = {}
+    for network in (ACTOR, CRITIC):
+        found = {}
+        for field in dataclasses.fields(NetworkState):
+            name, want = f"{network}.{field.name}", getattr(getattr(fresh, network), field.name)
+            array = arrays.get(name)
+            if array is None or array.shape != want.shape or array.dtype != want.dtype:
+                have = "missing" if array is None else f"{array.dtype} {array.shape}"
+                raise UserError(
+                    f"{name} is {have}, {want.dtype} {want.shape} wanted", "give another checkpoint"
+                )
+            found[field.name] = np.array(array)
+        networks[network] = NetworkState(**found)
+    first, second = (int(power) for power in plain["powers"])
+    return dataclasses.replace(
+        fresh, actor=networks[ACTOR], critic=networks[CRITIC], powers=(first, second),
+        updates=int(plain["updates"]), drawn=int(plain["drawn"]), saturated=dict(plain["saturated"]),
+    )  # fmt: skip

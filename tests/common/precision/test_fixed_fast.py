@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spikestill.common.precision import fixed_fast as fast
+from spikestill.common.precision import fixed_reference as reference
+from spikestill.common.precision.fixed import Affine, Int32
+from spikestill.common.precision.fixed_adam import AdamRule, approach, next_powers, step_size
+
+SIZE = st.integers(1, 70)
+
+
+def words(rng: np.random.Generator, shape: tuple[int, ...], bits: int) -> np.ndarray:
+    """Integers of every size: full words, and shifted right by chance."""
+    high = 1 << (bits - 1)
+    return (rng.integers(-high, high, shape) >> rng.integers(0, bits, shape)).astype(np.int32)
+
+
+def same(found: tuple, want: tuple) -> None:
+    for each, other in zip(found, want, strict=True):
+        np.testing.assert_array_equal(each, other)
+
+
+@settings(deadline=None, max_examples=60)
+@given(SIZE, SIZE, SIZE, st.integers(0, 2**32), st.integers(0, 3), st.booleans(), st.sampled_from([16, 32]))
+def test_layers_are_the_reference_bit_for_bit(batch, outputs, inputs, seed, shrink, affine_too, bits):
+    rng = np.random.default_rng(seed)
+    weight, bias = words(rng, (outputs, inputs), bits) >> 8 * shrink, words(rng, (outputs,), bits)
+    x, error = words(rng, (batch, inputs), bits), words(rng, (batch, outputs), bits)
+    affine = None
+    if affine_too:
+        affine = Affine.of(int(min(0, x.min()) // 2), int(max(0, x.max()) // 2))
+        same(fast.quantise(x, affine), reference.quantise(x, affine))
+        x = fast.quantise(x, affine)[0]
+    for relu in (False, True):
+        arguments = x, affine, weight, bias, 24, 4, bits, relu
+        same(fast.forward(*arguments), reference.forward(*arguments))
+    for mask in (None, x):
+        same(fast.backward(error, weight, mask, 22, bits), reference.backward(error, weight, mask, 22, bits))
+    same(
+        fast.gradient(error, x, affine, 20, 14, bits),
+        reference.gradient(error, x, affine, 20, 14, bits),
+    )
+
+
+@pytest.mark.parametrize("shift", [1, 15, 16, 17, 40])
+def test_sums_beyond_64_bits_saturate_as_in_the_reference(shift):
+    rng = np.random.default_rng(shift)
+    x, weight = np.full((5, 40), -(2**31), np.int32), np.full((3, 40), 2**31 - 1, np.int32)
+    weight[1] = words(rng, (40,), 32)
+    arguments = x, None, weight, np.zeros(3, np.int32), shift, 0, 32, False
+    same(fast.forward(*arguments), reference.forward(*arguments))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(0, 2**32), st.sampled_from([(32, 24), (16, 12)]), st.booleans(), st.booleans(),
+    st.floats(1e-9, 3e-3), st.integers(1, 1000),
+)  # fmt: skip
+def test_adam_is_the_reference_bit_for_bit(seed, word, root, stochastic, rate, epsilon):
+    rng, bits = np.random.default_rng(seed), word[0]
+    high = 1 << (bits - 1)
+    weight, m, gradient = (words(rng, (257,), bits) for _ in range(3))
+    v = np.abs(words(rng, (257,), bits).astype(np.int64)).clip(0, high - 1).astype(np.int32)
+    gradient[:2], m[:2], v[:2] = [-high, high - 1], [-high, high - 1], [0, high - 1]
+    rule = AdamRule(bits, word[1], round(0.1 * 2**31), round(0.001 * 2**31), epsilon, root, stochastic)
+    arguments = weight, m, v, gradient, round(rate * 2**40), rule, seed
+    same(fast.adam(*arguments), reference.adam(*arguments))
+    same((fast.approach(weight, m, 10737418),), (approach(weight, m, 10737418),))
+
+
+def test_a_step_of_integer_adam_is_adams():
+    """Against float64 Adam (Kingma 2015) over 300 steps of noisy gradients, to a thousandth of the way gone."""
+    rng = np.random.default_rng(0)
+    rule = AdamRule(32, 24, round(0.1 * 2**31), round(0.001 * 2**31), 1)
+    weight: Int32 = np.zeros(50, np.int32)
+    m = v = weight
+    w_real: Any = np.zeros(50)
+    m_real = v_real = w_real
+    powers = (1 << 30, 1 << 30)
+    for t in range(1, 301):
+        gradient = rng.normal(0.3, 1.0, 50)
+        powers = next_powers(powers, rule)
+        alpha = step_size(round(1e-3 * 2**40), powers)
+        weight, m, v, clipped = fast.adam(weight, m, v, (gradient * 2**28).astype(np.int32), alpha, rule, 0)
+        assert clipped == 0
+        m_real = 0.9 * m_real + 0.1 * gradient
+        v_real = 0.999 * v_real + 0.001 * gradient**2
+        w_real = w_real - 1e-3 * (m_real / (1 - 0.9**t)) / np.sqrt(v_real / (1 - 0.999**t))
+    assert np.abs(weight * 2.0**-24 - w_real).max() < 1e-3 * np.abs(w_real).max()
+
+
+def test_a_second_moment_never_falls_to_zero_under_a_first_one():
+    rule = AdamRule(32, 24, round(0.1 * 2**31), round(0.001 * 2**31), 1)
+    weight: Int32 = np.zeros(1, np.int32)
+    m = v = weight
+    for gradient in [1 << 20] * 50 + [0] * 20_000:
+        weight, m, v, _ = fast.adam(weight, m, v, np.array([gradient], np.int32), 1 << 26, rule, 0)
+        assert v[0] > 0
+    assert v[0] <= 999

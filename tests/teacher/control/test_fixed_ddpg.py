@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+
+from spikestill.common.errors import UserError
+from spikestill.common.precision import fixed_fast, fixed_reference
+from spikestill.configs.fixed_point import FixedPointConfig
+from spikestill.teacher.control import fixed_ddpg
+from spikestill.teacher.control.fixed_ddpg import Batch, FixedState
+
+S, A = 17, 6
+
+
+def batch(seed: int, size: int = 16, scale: float = 3.0) -> Batch:
+    rng = np.random.default_rng(seed)
+    return Batch(
+        rng.normal(0, scale, (size, S)), rng.uniform(-1, 1, (size, A)), rng.normal(0, 1, size),
+        rng.random(size) > 0.1, rng.normal(0, scale, (size, S)),
+    )  # fmt: skip
+
+
+def assert_same(one: FixedState, other: FixedState) -> None:
+    arrays, plain = fixed_ddpg.to_arrays(one)
+    others, other_plain = fixed_ddpg.to_arrays(other)
+    assert plain == other_plain
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, others[name], err_msg=name)
+
+
+@pytest.mark.parametrize("variant", ["fixed32", "fixar", "fixed16"])
+@pytest.mark.parametrize(("moment", "rounding"), [("plain", "nearest"), ("root", "stochastic")])
+def test_updates_by_the_kernels_are_the_references_bit_for_bit(variant, moment, rounding):
+    config = FixedPointConfig(
+        variant=variant, quantisation_delay=2, hidden=(40, 30), second_moment=moment, rounding=rounding
+    )
+    fast = slow = fixed_ddpg.initial_state(config, S, A, seed=3)
+    for index in range(4):
+        scale = 3.0 if index < 3 else 3000.0
+        fast, report = fixed_ddpg.update(fast, batch(index, scale=scale), fixed_fast)
+        slow, other = fixed_ddpg.update(slow, batch(index, scale=scale), fixed_reference)
+        assert report == other
+        assert report["quantised"] == (variant == "fixar" and index >= 2)
+    assert_same(fast, slow)
+    assert fast.saturated["input"] > 0
+    for noise in (False, True):
+        actions = fixed_ddpg.act(fast, batch(9).obs_BS, noise, fixed_fast)[1]
+        np.testing.assert_array_equal(
+            actions, fixed_ddpg.act(slow, batch(9).obs_BS, noise, fixed_reference)[1]
+        )
+
+
+def test_a_state_taken_apart_and_put_together_goes_on_as_if_nothing_had_happened():
+    config = FixedPointConfig(quantisation_delay=2, hidden=(20, 10), rounding="stochastic")
+    state = fixed_ddpg.initial_state(config, S, A, seed=1)
+    for index in range(3):
+        state, _ = fixed_ddpg.update(state, batch(index))
+        state, _ = fixed_ddpg.act(state, batch(index).obs_BS, noise=True)
+    again = fixed_ddpg.from_arrays(*fixed_ddpg.to_arrays(state))
+    assert_same(state, again)
+    for index in range(3, 5):
+        state, again = (fixed_ddpg.act(each, batch(index).obs_BS, noise=True)[0] for each in (state, again))
+        state, again = (fixed_ddpg.update(each, batch(index))[0] for each in (state, again))
+    assert_same(state, again)
+
+
+def test_gradients_are_those_of_the_loss():
+    """The critic's integer gradient against central differences of its float64 loss."""
+    config = FixedPointConfig(variant="fixed32", hidden=(12, 8))
+    state = fixed_ddpg.initial_state(config, S, A, seed=5)
+    x, formats, sizes = batch(0), config.formats, state.sizes("critic")
+    word, weight = formats.word(formats.activation), formats.word(formats.weight)
+    inputs = np.concatenate([x.obs_BS, x.action_BA], 1)
+    target_B1 = x.reward_B[:, None]
+    network = fixed_ddpg.fixed_network
+    trace = network.forward(
+        state.critic.weight_N, sizes, word.quantise(inputs), (None,) * 3, formats, fixed_fast
+    )
+    error, _ = fixed_ddpg.td_errors(trace.output_BP, word.quantise(target_B1), formats)
+    errors, _, _ = network.backward(
+        state.critic.weight_N, sizes, trace, error, formats, fixed_fast, to_input=False
+    )
+    gradient_N, lost = network.gradient(sizes, trace, errors, formats.critic_gradient, formats, fixed_fast)
+    assert lost == 0
+
+    def loss(flat_N: np.ndarray) -> float:
+        h = inputs
+        for index, (w, b) in enumerate(network.layers(flat_N, sizes)):
+            h = h @ w.T + b
+            h = np.maximum(h, 0) if index < 2 else h
+        return float(((h - target_B1) ** 2).mean() / 2)
+
+    real_N = weight.real(state.critic.weight_N)
+    for index in np.random.default_rng(1).choice(len(real_N), 40, replace=False):
+        step = np.zeros_like(real_N)
+        step[index] = 1e-6
+        want = (loss(real_N + step) - loss(real_N - step)) / 2e-6
+        assert abs(gradient_N[index] * 2.0**-formats.critic_gradient - want) < 1e-4 * max(1.0, abs(want))
+
+
+def test_a_batch_that_is_no_power_of_two_is_refused():
+    state = fixed_ddpg.initial_state(FixedPointConfig(hidden=(8, 8)), S, A, seed=0)
+    with pytest.raises(UserError, match=r"batch of 100: .*Give --batch_size 64 or 128"):
+        fixed_ddpg.update(state, batch(0, size=100))
+
+
+def test_nan_from_the_simulator_is_named():
+    state = fixed_ddpg.initial_state(FixedPointConfig(hidden=(8, 8)), S, A, seed=0)
+    broken = batch(0)
+    broken.obs_BS[3, 4] = np.nan
+    with pytest.raises(UserError, match=r"a transition holds NaN has no value in Q\(32, 20\)"):
+        fixed_ddpg.update(state, broken)
+
+
+def test_a_checkpoint_of_another_network_is_refused():
+    arrays, plain = fixed_ddpg.to_arrays(fixed_ddpg.initial_state(FixedPointConfig(hidden=(8, 8)), S, A, 0))
+    plain["observation_size"] = 3
+    with pytest.raises(UserError, match=r"actor.weight_N is int32 \(270,\), int32 \(158,\) wanted"):
+        fixed_ddpg.from_arrays(arrays, plain)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("learning_rate", 0.1, "learning_rate is 0.1, its range is 1e-09..0.003"),
+        ("hidden", (0,), "layers of 1 to 4096 units"),
+        ("betas", (0.9, 1.0), "is the range"),
+    ],
+)
+def test_impossible_options_are_refused(option, value, text):
+    with pytest.raises(UserError, match=text):
+        FixedPointConfig(**{option: value})
+
+
+def returns(state: FixedState, games: int = 5) -> float:
+    environment = gymnasium.make("Pendulum-v1")
+    total = 0.0
+    for game in range(games):
+        obs, _ = environment.reset(seed=1000 + game)
+        over = False
+        while not over:
+            _, action = fixed_ddpg.act(state, obs[None], noise=False)
+            obs, reward, ended, cut, _ = environment.step(2.0 * action[0])
+            total, over = total + float(reward), ended or cut
+    return total / games
+
+
+def learn_pendulum(config: FixedPointConfig, steps: int) -> FixedState:
+    environment = gymnasium.make("Pendulum-v1")
+    rng, state = np.random.default_rng(0), fixed_ddpg.initial_state(config, 3, 1, seed=0)
+    shapes = (steps, 3), (steps, 1), steps, steps, (steps, 3)
+    seen = Batch(*(np.ones(shape) for shape in shapes))
+    obs, _ = environment.reset(seed=0)
+    for t in range(steps):
+        action = rng.uniform(-1, 1, 1)
+        if t >= 400:
+            state, found = fixed_ddpg.act(state, obs[None], noise=True)
+            action = found[0]
+        after, reward, _, cut, _ = environment.step(2.0 * action)
+        seen.obs_BS[t], seen.action_BA[t], seen.reward_B[t], seen.next_obs_BS[t] = obs, action, reward, after
+        obs = environment.reset()[0] if cut else after
+        if t >= 400:
+            drawn = rng.integers(0, t + 1, 64)
+            state, _ = fixed_ddpg.update(state, Batch(*(values[drawn] for values in seen)))
+    return state
+
+
+def test_integers_alone_learn_to_swing_a_pendulum_up_before_and_after_quantisation():
+    """An agent that does nothing gets some -1,200, one that keeps the pendulum upright -150."""
+    config = FixedPointConfig(hidden=(48, 32), learning_rate=2e-3, quantisation_delay=2000)
+    state = learn_pendulum(config, 4400)
+    assert state.quantised
+    assert returns(state) > -400
+    untrained = fixed_ddpg.initial_state(config, 3, 1, seed=0)
+    assert returns(untrained) < -900

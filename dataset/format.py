@@ -11,21 +11,26 @@ import dataclasses
 import io
 import itertools
 import json
+import math
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import h5py
 import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.atari import MAX_ACTIONS, PIXELS, SIDE, check_game
 from spikestill.common.atomic import is_no_space, no_space, write_bytes
 from spikestill.common.errors import MALFORMED, UserError
+from spikestill.common.hdf5 import DEFLATE, Hdf5File
+from spikestill.common.limits import CHUNK_BYTES, regular_file
 from spikestill.common.provenance import Provenance
 from spikestill.dataset.journal import JournaledFile, in_use, recover, replacing
+
+if TYPE_CHECKING:
+    import h5py
 
 SCHEMA = "spikestill.buffer"
 VERSION = 1
@@ -43,17 +48,14 @@ def hdf5_schema(path: Path) -> str:
     """
     recover(path)
     try:
-        with h5py.File(path, "r") as file:
-            return str(file.attrs.get("schema", ""))
-    except OSError as error:
-        if _is_locked(error):
-            raise in_use(path) from error
+        with Hdf5File(path, "artefact", "make it again") as file:
+            return str(file.attributes.get("schema", ""))
+    except BlockingIOError as error:
+        raise in_use(path) from error
+    except UserError:
+        raise
+    except MALFORMED as error:
         raise UserError(f"{path}: damaged HDF5 ({error})", "make it again") from error
-
-
-def _is_locked(error: Exception) -> bool:
-    """Return True for the error that HDF5 gives where another process writes the file."""
-    return isinstance(error, BlockingIOError) or "unable to lock file" in str(error)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +162,8 @@ class BufferWriter:
         Raises:
             UserError: the disk is full, or another process writes the file.
         """
+        import h5py
+
         # Whole from the first moment: made in memory, written beside its place and renamed.
         content = io.BytesIO()
         # HDF5 1.8's format: it has no "open for writing" mark, which a kill would leave behind.
@@ -190,9 +194,12 @@ class BufferWriter:
         Raises:
             UserError: it cannot be read, is not ours, or another process writes it.
         """
+        import h5py
+
         recover(path)
         with BufferFile(path) as existing:
             header = existing.header
+        _rehearse(path, header)
         journaled = JournaledFile(path)
         file = h5py.File(journaled, "r+", libver=("v108", "v108"))
         writer = cls(journaled, file, header, level)
@@ -278,6 +285,19 @@ def _disk(journaled: JournaledFile) -> Iterator[None]:
         raise
 
 
+def _rehearse(path: Path, header: Header) -> None:
+    """Raise UserError where HDF5 cannot append to the buffer: tried in a confined process, on a copy of its indices."""
+    try:
+        with Hdf5File(path, "buffer", REMEDY) as file:
+            file.rehearse_append(("frames", *_columns(header.streams, header.actions)))
+    except BlockingIOError as error:
+        raise in_use(path) from error
+    except UserError:
+        raise
+    except MALFORMED as error:
+        raise UserError(f"{path}: rows cannot be appended: {error}", "record a new buffer") from error
+
+
 class BufferFile:
     """A buffer open for reading, checked: schema, version, shapes, dtypes, ranges, completeness.
 
@@ -297,21 +317,19 @@ class BufferFile:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
-        if not self.path.is_file():
-            raise UserError(f"{self.path}: no such buffer", REMEDY)
+        regular_file(self.path, "buffer", REMEDY)
         recover(self.path)
         try:
-            with h5py.File(self.path, "r") as file:
-                self.header = _read_header(file, self.path)
-                self.rows = int(file["frames"].shape[0])
+            with Hdf5File(self.path, "buffer", REMEDY) as file:
+                self.header, self.rows = _read_header(file, self.path)
                 self.steps = _read_steps(file, self.header, self.rows)
                 self._offset, self._size = _read_chunks(file, self.header, self.rows)
             _check_steps(self.steps, self.header)
         except UserError:
             raise
+        except BlockingIOError as error:
+            raise in_use(self.path) from error
         except MALFORMED as error:
-            if _is_locked(error):
-                raise in_use(self.path) from error
             raise UserError(f"{self.path}: not a readable buffer: {error}", REMEDY) from error
         self._descriptor = os.open(self.path, os.O_RDONLY)
 
@@ -359,67 +377,95 @@ class BufferFile:
         self.close()
 
 
-def _read_header(file: h5py.File, path: Path) -> Header:
-    schema = file.attrs.get("schema")
+def _read_header(file: Hdf5File, path: Path) -> tuple[Header, int]:
+    """Return the header and T, checked against what a file of its size can hold."""
+    attributes = file.attributes
+    schema = attributes.get("schema")
     if schema != SCHEMA:
         raise UserError(f"{path}: schema {schema!r}, {SCHEMA!r} wanted", REMEDY)
-    version = int(file.attrs["version"])
+    version = int(attributes["version"])
     if not 1 <= version <= VERSION:
         raise UserError(
             f"{path}: format version {version}, this program reads up to {VERSION}", "update spikestill"
         )
-    names = json.loads(file.attrs["action_names"])
+    names = json.loads(attributes["action_names"])
     if not isinstance(names, list) or not 2 <= len(names) <= MAX_ACTIONS or len(set(names)) != len(names):
         raise ValueError(f"action_names is {names!r}, 2..{MAX_ACTIONS} different names wanted")
-    game = str(file.attrs["game"])
+    game = str(attributes["game"])
     check_game(game)
-    frames = _dataset(file, "frames")
-    streams = int(frames.shape[1]) if frames.ndim == 4 else 0
+    frames = file.dataset("frames")
+    streams = frames.shape[1] if len(frames.shape) == 4 else 0
     if not 1 <= streams <= MAX_STREAMS or frames.shape[2:] != (SIDE, SIDE):
         raise ValueError(f"frames has shape {frames.shape}, (T, 1..{MAX_STREAMS}, {SIDE}, {SIDE}) wanted")
-    sessions = tuple(int(row) for row in file.attrs["sessions"])
-    rows = int(frames.shape[0])
+    if (
+        frames.dtype != np.uint8
+        or frames.chunks != (CHUNK_ROWS, 1, SIDE, SIDE)
+        or frames.filters != (DEFLATE,)
+    ):
+        raise ValueError(
+            f"frames is {frames.dtype} in chunks of {frames.chunks}, "
+            f"uint8 in Deflate chunks of {(CHUNK_ROWS, 1, SIDE, SIDE)} wanted"
+        )
+    rows = frames.shape[0]
+    chunks = -(-rows // CHUNK_ROWS) * streams
+    if chunks * CHUNK_BYTES > file.size:
+        raise ValueError(
+            f"it declares {rows:,} rows of {streams} streams, {chunks:,} chunks of at least {CHUNK_BYTES} bytes; "
+            f"the file has {file.size:,} bytes"
+        )
+    sessions = tuple(int(row) for row in attributes["sessions"])
     # A session that was killed before its first flush may stand at the very end.
     if sessions[:1] != (0,) or any(a >= b for a, b in itertools.pairwise(sessions)) or sessions[-1] > rows:
         raise ValueError(f"sessions is {sessions}, rising row numbers from 0 to at most {rows} wanted")
-    provenance = Provenance.from_json(str(file.attrs["provenance"]))
-    return Header(game, tuple(map(str, names)), streams, provenance, sessions)
+    provenance = Provenance.from_json(str(attributes["provenance"]))
+    return Header(game, tuple(map(str, names)), streams, provenance, sessions), rows
 
 
-def _dataset(file: h5py.File, name: str) -> h5py.Dataset:
-    found: Any = file[name]
-    if not isinstance(found, h5py.Dataset) or found.is_virtual or found.external:
-        raise ValueError(f"{name} is not a plain dataset of this file")
-    return found
-
-
-def _read_steps(file: h5py.File, header: Header, rows: int) -> Steps:
-    found = {}
-    for name, (dtype, shape) in _columns(header.streams, header.actions).items():
-        dataset = _dataset(file, name)
-        if dataset.dtype != np.dtype(dtype) or dataset.shape != (rows, *shape):
+def _read_steps(file: Hdf5File, header: Header, rows: int) -> Steps:
+    columns = _columns(header.streams, header.actions)
+    for name, (dtype, shape) in columns.items():
+        declared = file.dataset(name)
+        if declared.dtype != np.dtype(dtype) or declared.shape != (rows, *shape):
             raise ValueError(
-                f"{name} is {dataset.dtype} {dataset.shape}, {np.dtype(dtype)} {(rows, *shape)} wanted"
+                f"{name} is {declared.dtype} {declared.shape}, {np.dtype(dtype)} {(rows, *shape)} wanted"
             )
-        _check_chunks(dataset, name)
-        values = dataset[:]
-        if name in FLAGS:
-            if values.size and values.max() > 1:
-                raise ValueError(f"{name} holds {values.max()}, its range is 0..1")
-            values = values.view(np.bool_)
-        found[name] = values
+    _check_chunks(file, columns)
+    found = file.read(columns)
+    for name in FLAGS:
+        values = found[name]
+        if values.size and values.max() > 1:
+            raise ValueError(f"{name} holds {values.max()}, its range is 0..1")
+        found[name] = values.view(np.bool_)
     return Steps(**found)
 
 
-def _check_chunks(dataset: h5py.Dataset, name: str) -> None:
-    """Raise ValueError where a chunk is not there: HDF5 would read it as zeros."""
-    if dataset.chunks is None:
-        return
-    there: set[tuple[int, ...]] = set()
-    dataset.id.chunk_iter(lambda chunk: there.add(chunk.chunk_offset))
-    for first in itertools.product(*map(range, itertools.repeat(0), dataset.shape, dataset.chunks)):
-        if first not in there:
-            raise ValueError(f"{name} of steps {first[0]} and following is missing")
+def _check_chunks(file: Hdf5File, columns: Iterable[str]) -> None:
+    """Raise ValueError where a chunk of a column is not there: HDF5 would read it as zeros."""
+    grids: dict[str, tuple[int, ...]] = {}
+    steps: dict[str, tuple[int, ...]] = {}
+    for name in columns:
+        declared = file.dataset(name)
+        if declared.chunks is None:
+            continue
+        if 0 in declared.chunks:
+            raise ValueError(f"{name} has chunks of {declared.chunks}")
+        steps[name] = declared.chunks
+        grids[name] = tuple(
+            -(-side // step) for side, step in zip(declared.shape, declared.chunks, strict=True)
+        )
+        if math.prod(grids[name]) * 8 > file.size:  # Deflate's shortest stream
+            raise ValueError(
+                f"{name} declares {math.prod(grids[name]):,} chunks, the file has {file.size:,} bytes"
+            )
+    # A session that was killed before its commit may have left chunks behind the last row.
+    found = file.chunk_index({name: 2 * math.prod(grid) + 16 for name, grid in grids.items()})
+    for name, grid in grids.items():
+        there = np.zeros(grid, np.bool_)
+        place = found[name][0] // np.array(steps[name])
+        there[tuple(place[(place < np.array(grid)).all(axis=1)].T)] = True
+        if not there.all():
+            at = int(np.argwhere(~there)[0][0]) * steps[name][0]
+            raise ValueError(f"{name} of steps {at} and following is missing")
 
 
 def _check_steps(steps: Steps, header: Header) -> None:
@@ -438,30 +484,18 @@ def _check_steps(steps: Steps, header: Header) -> None:
 
 
 def _read_chunks(
-    file: h5py.File, header: Header, rows: int
+    file: Hdf5File, header: Header, rows: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return where the frames' chunks lie in the file: byte offset and size, (chunks of T, N)."""
-    frames = _dataset(file, "frames")
-    filters = frames.id.get_create_plist()
-    deflate_only = filters.get_nfilters() == 1 and filters.get_filter(0)[0] == h5py.h5z.FILTER_DEFLATE
-    if frames.dtype != np.uint8 or frames.chunks != (CHUNK_ROWS, 1, SIDE, SIDE) or not deflate_only:
-        raise ValueError(
-            f"frames is {frames.dtype} in chunks of {frames.chunks}, "
-            f"uint8 in Deflate chunks of {(CHUNK_ROWS, 1, SIDE, SIDE)} wanted"
-        )
     shape = (-(-rows // CHUNK_ROWS), header.streams)
+    # A session that was killed before its commit may have left chunks behind the last row.
+    most = 2 * math.prod(shape) + 4 * header.streams + 16
+    first, offsets, sizes, mask = file.chunk_index({"frames": most})["frames"]
+    chunk, stream = first[:, 0] // CHUNK_ROWS, first[:, 1]
+    mine = (mask == 0) & (chunk < shape[0]) & (stream < shape[1])
     offset, size = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
-
-    def note(chunk: Any) -> None:
-        index = (chunk.chunk_offset[0] // CHUNK_ROWS, chunk.chunk_offset[1])
-        if chunk.filter_mask == 0 and index[0] < shape[0]:
-            offset[index], size[index] = chunk.byte_offset, chunk.size
-
-    frames.id.chunk_iter(note)
+    offset[chunk[mine], stream[mine]], size[chunk[mine], stream[mine]] = offsets[mine], sizes[mine]
     if (offset < 0).any():
-        chunk, stream = np.argwhere(offset < 0)[0]
-        raise ValueError(f"frames of steps {chunk * CHUNK_ROWS} and following of stream {stream} are missing")
-    end = int((offset + size).max(initial=0))
-    if file.userblock_size or end > os.path.getsize(file.filename):
-        raise ValueError(f"frames end at byte {end}, the file at {os.path.getsize(file.filename)}")
+        at, of = np.argwhere(offset < 0)[0]
+        raise ValueError(f"frames of steps {at * CHUNK_ROWS} and following of stream {of} are missing")
     return offset, size

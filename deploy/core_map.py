@@ -21,19 +21,18 @@ import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.atomic import write_bytes
 from spikestill.common.errors import MALFORMED, UserError
+from spikestill.common.hdf5 import Hdf5File
+from spikestill.common.limits import CORE_MAP_EXTRA, CORE_MAP_FACTOR
 from spikestill.common.provenance import Provenance, check_content, content_sha256, file_sha256
 from spikestill.configs.hardware import HardwareSpec
 from spikestill.student.integer_net import IntegerLayer, check_input_shape, pack_ternary, unpack_ternary
-
-if TYPE_CHECKING:
-    import h5py
 
 SCHEMA = "spikestill.core_map"
 VERSION = 1
@@ -41,9 +40,6 @@ NONE = -1
 """Marks a neuron that is not used (feature) or drives no axon (destination core)."""
 WORD_BITS = 64
 MAX_CORES = 1 << 17
-MAX_DEFLATE_RATIO = 1032
-"""Deflate cannot shrink by more; a file that declares more bytes than this many times its size is refused."""
-
 REMEDY = "give a core map that `spikestill map` wrote"
 
 
@@ -284,13 +280,9 @@ def load(path: Path) -> CoreMap:
     Raises:
         UserError: the file is missing, truncated, foreign, newer, altered, or declares impossible sizes.
     """
-    import h5py
-
     path = Path(path)
-    if not path.is_file():
-        raise UserError(f"{path}: no such core map", REMEDY)
     try:
-        with h5py.File(path, "r") as file:
+        with Hdf5File(path, "core map", REMEDY) as file:
             return _read(file, path)
     except UserError:
         raise
@@ -314,11 +306,11 @@ def check_not_stale(path: Path, provenance: Provenance, student: Path | None) ->
         check_mapped_from(path, provenance, student)
 
 
-def _read(file: h5py.File, path: Path) -> CoreMap:
-    attributes = {name: file.attrs[name] for name in file.attrs}
+def _read(file: Hdf5File, path: Path) -> CoreMap:
+    attributes = file.attributes
     if attributes.get("schema") != SCHEMA:
         raise UserError(f"{path}: schema {attributes.get('schema')!r}, {SCHEMA!r} wanted", REMEDY)
-    if int(attributes["version"]) > VERSION:
+    if not 1 <= int(attributes["version"]) <= VERSION:
         raise UserError(
             f"{path}: format version {attributes['version']}, this program reads up to {VERSION}",
             "update spikestill",
@@ -328,8 +320,8 @@ def _read(file: h5py.File, path: Path) -> CoreMap:
     sizes = {axis: int(size) for axis, size in description["sizes"].items()}
     if not 1 <= sizes["C"] <= MAX_CORES:
         raise ValueError(f"it declares {sizes['C']} cores, the range is 1..{MAX_CORES}")
-    _check_declared(file, sizes, path.stat().st_size)
-    arrays = {name: file[name][...] for name in (*ARRAYS, *TRANSDUCTION)}
+    _check_declared(file, sizes)
+    arrays = file.read((*ARRAYS, *TRANSDUCTION), CORE_MAP_EXTRA + CORE_MAP_FACTOR * file.size)
     texts = attributes["description"], attributes["provenance"]
     check_content(texts, arrays, str(attributes["sha256"]))
     layer = description["transduction"]
@@ -361,31 +353,16 @@ def _read_spec(fields: Mapping[str, Any]) -> HardwareSpec:
     return spec
 
 
-def _check_declared(file: h5py.File, sizes: Mapping[str, int], file_bytes: int) -> None:
+def _check_declared(file: Hdf5File, sizes: Mapping[str, int]) -> None:
     """Compare every dataset's declared dtype and shape with the header's before anything is allocated."""
-    import h5py
-
-    declared = 0
     for name in (*ARRAYS, *TRANSDUCTION):
-        if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-            raise ValueError(f"{name} is not kept in the file itself")
-        dataset = file[name]
-        if not isinstance(dataset, h5py.Dataset):
-            raise ValueError(f"{name} is not a dataset")
-        if dataset.is_virtual or dataset.external:
-            raise ValueError(f"{name} keeps its content outside the file")
+        declared = file.dataset(name)
         if name in ARRAYS:
             dtype, axes = ARRAYS[name]
             shape: tuple[int, ...] | None = tuple(sizes[axis] for axis in axes)
         else:
             dtype, shape = TRANSDUCTION[name], None
-        if dataset.dtype != np.dtype(dtype):
-            raise ValueError(f"{name} is {dataset.dtype}, {dtype} wanted")
-        if dataset.shape != shape and not (shape is None and dataset.ndim == 1):
-            raise ValueError(f"{name} has shape {dataset.shape}, its header declares {shape}")
-        declared += dataset.size * dataset.dtype.itemsize
-        if declared > MAX_DEFLATE_RATIO * file_bytes:
-            raise ValueError(
-                f"{name} brings the declared content to {declared} bytes, "
-                f"a file of {file_bytes} bytes holds at most {MAX_DEFLATE_RATIO * file_bytes}"
-            )
+        if declared.dtype != np.dtype(dtype):
+            raise ValueError(f"{name} is {declared.dtype}, {dtype} wanted")
+        if declared.shape != shape and not (shape is None and len(declared.shape) == 1):
+            raise ValueError(f"{name} has shape {declared.shape}, its header declares {shape}")

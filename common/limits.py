@@ -1,0 +1,69 @@
+"""How large, how many and how long: every limit that a file meets before anything is allocated for it.
+
+A reader compares what a file *declares* with the file's own size (Deflate cannot shrink by more than
+``MAX_DEFLATE_RATIO``) and with the limits here, and only then allocates. docs/security.md lists them.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from spikestill.common.errors import UserError
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+MAX_DEFLATE_RATIO = 1032
+"""Deflate cannot shrink by more: a file that declares more bytes than this many times its size is refused."""
+
+# --- HDF5, read in a process of its own
+HDF5_ENTRIES = 256
+"""Objects in an HDF5 file's root group."""
+HDF5_ATTRIBUTES = 64
+"""Attributes of its root group."""
+HDF5_TEXT_BYTES = 16 * MIB
+"""Bytes of all attributes together."""
+HDF5_SECONDS = 20
+"""Processor seconds that HDF5 may take to describe a file; reading gets a second more for every 8 MiB."""
+HDF5_MEMORY = 192 * MIB
+"""Memory that HDF5 may take beside what the file declares."""
+
+
+CORE_MAP_FACTOR, CORE_MAP_EXTRA = 64, 64 * MIB
+"""A core map declares at most CORE_MAP_FACTOR bytes for each of its file's, and CORE_MAP_EXTRA more: the mapper's own
+have 11 for each."""
+
+
+CHUNK_BYTES = 200
+"""Least bytes of a chunk of 32 frames: Deflate makes 242 of the emptiest. A buffer that declares more rows than its
+file can hold chunks is refused."""
+
+
+def regular_file(path: Path, what: str, remedy: str) -> int:
+    """Return the size in bytes of the regular file at ``path``.
+
+    Args:
+        path: the file; symbolic links are followed.
+        what: what it should be, e.g. ``buffer``.
+        remedy: what to give in its place.
+
+    Raises:
+        UserError: there is none, or a folder, a pipe, a socket or a device in its place: reading one might never end.
+    """
+    try:
+        status = os.stat(path)
+    except ValueError as error:  # a zero byte in the name
+        raise UserError(f"{str(path)!r}: not a file's name ({error})", remedy) from error
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such {what}", remedy) from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})", remedy) from error
+    if not stat.S_ISREG(status.st_mode):
+        kinds = {
+            stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket",
+            stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+        }  # fmt: skip
+        kind = kinds.get(stat.S_IFMT(status.st_mode), "no regular file")
+        raise UserError(f"{path}: is {kind}, a regular file is wanted for the {what}", remedy)
+    return status.st_size

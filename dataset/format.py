@@ -392,7 +392,10 @@ def _read_header(file: Hdf5File, path: Path) -> tuple[Header, int]:
     if not isinstance(names, list) or not 2 <= len(names) <= MAX_ACTIONS or len(set(names)) != len(names):
         raise ValueError(f"action_names is {names!r}, 2..{MAX_ACTIONS} different names wanted")
     game = str(attributes["game"])
-    check_game(game)
+    try:
+        check_game(game)
+    except UserError as error:
+        raise ValueError(error.what) from error
     frames = file.dataset("frames")
     streams = frames.shape[1] if len(frames.shape) == 4 else 0
     if not 1 <= streams <= MAX_STREAMS or frames.shape[2:] != (SIDE, SIDE):

@@ -12,6 +12,7 @@ PLAY = "play.json"
 GAME = "game.mp4"
 EVALUATE = "evaluate.json"
 REPORT = "report.html"
+SWEEP = "sweep.json"
 
 INPUTS: dict[str, dict[str, str]] = {
     "record": {"teacher": TEACHER},

@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 Series = tuple[str, Sequence[float], Sequence[float]]
 Bounds = tuple[float, float, float, float]
+COLOURS = 4
+"""Colours that the page has."""
 
 
 def png_uri(pixels: npt.NDArray[np.uint8]) -> str:
@@ -148,8 +150,8 @@ def interval_chart(
         y = 22 + 34 * index
         parts.append(_text(left - 12, y + 4, name, anchor="end", strong=True))
         if ci:
-            parts.append(_line(f"whisker s{index}", place(ci[0]), y, place(ci[1]), y))
-        parts.append(f'<circle class="fill s{index}" cx="{place(mean):.1f}" cy="{y}" r="5.5"/>')
+            parts.append(_line(f"whisker s{index % COLOURS}", place(ci[0]), y, place(ci[1]), y))
+        parts.append(f'<circle class="fill s{index % COLOURS}" cx="{place(mean):.1f}" cy="{y}" r="5.5"/>')
         parts.append(_text(right + 12, y + 4, f"{mean:,.5g}", anchor="start", strong=True))
     parts.append(_text((left + right) / 2, height - 6, x_label))
     return _svg(parts, width, height, x_label)

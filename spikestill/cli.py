@@ -244,6 +244,8 @@ def _run_dir(verb: Verb, arguments: Arguments) -> Path:
         return Path(arguments.common["run_dir"]).expanduser()
     if verb.name == "run":
         return Path("runs") / Path(arguments.common.get("config", "pipeline")).stem
+    if verb.name == "sweep" and "recipe" in arguments.own:
+        return Path("runs") / f"sweep-{Path(arguments.own['recipe']).stem}"
     if "resume" in arguments.common:
         raise UserError(
             "--resume does not say which run", "give --run_dir, the folder of the interrupted run"

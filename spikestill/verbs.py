@@ -48,8 +48,8 @@ class Verb:
 
     @property
     def goes_on(self) -> bool:
-        """The same command goes on where an interruption left it: ``--resume`` says so, ``run`` always does."""
-        return self.resumable or self.name == "run"
+        """The same command goes on where an interruption left it: with ``--resume``, ``run`` and ``sweep`` always."""
+        return self.resumable or self.name in ("run", "sweep")
 
     def config_class(self) -> type:
         """Import and return the options' dataclass."""
@@ -180,6 +180,16 @@ VERBS: dict[str, Verb] = {
             function="spikestill.pipeline:run",
             artefact=artefacts.REPORT,
             positional="environment.game",
+        ),
+        Verb(
+            name="sweep",
+            summary="try options of a chain of stages on a Ray cluster; one table and page of results",
+            example="spikestill sweep table2 --set game=pong,distill.steps=2000 --run_dir runs/table2\n"
+            "    four temperatures, each a student and its score; the same command goes on after a stop or a kill",
+            config="spikestill.configs.sweep:SweepConfig",
+            function="spikestill.sweep.schedule:run",
+            artefact=artefacts.SWEEP,
+            positional="recipe",
         ),
         Verb(
             name="inspect",

@@ -1,0 +1,262 @@
+"""Options of ``spikestill sweep``, and the recipe that says what it tries."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spikestill.common.atari import check_game
+from spikestill.common.errors import UserError, nearest
+from spikestill.common.ranges import check_range
+from spikestill.configs.loading import read_recipe, unknown
+
+SWEEPS = Path(__file__).resolve().parent / "sweeps"
+STAGES = ("teach", "record", "distill", "map", "estimate", "verify", "evaluate")
+"""Stages that a sweep can chain, in the order in which one reads what another wrote."""
+PER_GAME = ("teach", "record", "evaluate")
+"""Stages that run once for each game; the others once for all games of a trial."""
+SEEDED = ("teach", "distill")
+"""Stages whose ``seed`` is the trial's."""
+KEYS = ("about", "stages", "game", "options", "grid", "search", "samples", "seeds")
+GAME, SEED = "game", "seed"
+TOGETHER = "+"
+"""Joins the games of one student: ``pong+qbert``."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SweepConfig:
+    """Try options of a chain of stages, on this machine or on a Ray cluster (`pip install 'spikestill[sweep]'`). What
+    trials have in common runs once. The same command goes on where a sweep was stopped or killed."""
+
+    recipe: str
+    """YAML file, or the name of a shipped one: ``stages``, ``options`` by stage, and what to try: ``grid`` (every
+    combination), ``search`` (drawn from ranges), ``seeds``. docs/sweeps.md shows one."""
+    set: tuple[str, ...] = ()
+    """``STAGE.OPTION=VALUE`` in place of what the recipe says; ``STAGE.OPTION=A|B|C`` tries each. Also ``game``,
+    ``seeds``, ``samples``."""
+    address: str | None = None
+    """Ray cluster, ``HOST:PORT`` of its head or ``auto``; this machine must be one of its nodes, and all must see
+    ``--run_dir``. None: this machine alone."""
+    cores: int = 1
+    """Cores of each stage run, 1..1024; as many run at a time as the cluster's cores allow."""
+    gpus: float = 0.0
+    """GPUs of each stage run, 0..16; 0.25: four share one."""
+    retries: int = 3
+    """Times that a stage run is begun again where its node or process was lost, 0..1000; it goes on from its
+    checkpoint. One that fails by itself is not."""
+    answer_s: float = 15.0
+    """Seconds that ``address`` has to answer, 1..600."""
+
+    def __post_init__(self) -> None:
+        check_range(self, "cores", 1, 1024)
+        check_range(self, "gpus", 0, 16)
+        check_range(self, "retries", 0, 1000)
+        check_range(self, "answer_s", 1, 600)
+        if self.address is not None and self.address != "auto":
+            host, _, port = self.address.rpartition(":")
+            if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
+                raise UserError(
+                    f"--address is {self.address!r}, HOST:PORT or auto wanted",
+                    "give the address that `ray start --head` printed",
+                )
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Values to draw from, low..high; evenly on a log scale where ``log``; whole numbers where ``whole``."""
+
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+    def at(self, share: float) -> float | int:
+        """Return the value at ``share`` (0..1) of the range."""
+        if self.log:
+            value = math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
+        else:
+            value = self.low + share * (self.high - self.low)
+        return round(value) if self.whole else float(f"{value:.6g}")
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepRecipe:
+    """What a sweep tries.
+
+    Attributes:
+        stages: in the order in which they run.
+        game: the game, or several joined by ``+``, of a trial that no axis gives one.
+        options: stage to its options; ``config`` among them names a recipe of that stage to begin with.
+        grid: axis (``game`` or ``STAGE.OPTION``) to its values: every combination is tried.
+        search: ``STAGE.OPTION`` to the range that it is drawn from.
+        samples: draws in each cell of the grid; 1 where there is no ``search``.
+        seeds: seeds 0 .. ``seeds`` - 1 are tried in each cell.
+        about: a sentence for the page.
+    """
+
+    stages: tuple[str, ...]
+    game: str
+    options: Mapping[str, Mapping[str, Any]]
+    grid: Mapping[str, tuple[Any, ...]]
+    search: Mapping[str, Range]
+    samples: int
+    seeds: int
+    about: str = ""
+
+
+def find_sweep(name: str) -> Path:
+    """Return the path of a sweep's recipe: a file, or the name of one that is shipped.
+
+    Raises:
+        UserError: there is neither.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    shipped = {entry.stem: entry for entry in sorted(SWEEPS.glob("*.yaml"))}
+    if name in shipped:
+        return shipped[name]
+    raise UserError(
+        f"{name}: no such recipe of a sweep; shipped: {', '.join(shipped)}",
+        f"did you mean {nearest(path.stem, list(shipped))!r}",
+    )
+
+
+def load_sweep(name: str, changes: tuple[str, ...] = ()) -> SweepRecipe:
+    """Read the recipe called ``name`` with ``changes`` (``STAGE.OPTION=VALUE`` or ``=A|B``) in it.
+
+    Raises:
+        UserError: it cannot be read, or asks for what there is not; the file is named.
+    """
+    path = find_sweep(name)
+    # Dots in the keys of an axis are its name: only what read_recipe nested is laid flat again.
+    given = read_recipe(path)
+    try:
+        return _changed(given, changes)
+    except UserError as error:
+        raise UserError(f"{path}: {error.what}", error.remedy) from error
+
+
+def _changed(given: dict[str, Any], changes: tuple[str, ...]) -> SweepRecipe:
+    for key in given:
+        if key not in KEYS:
+            raise unknown(key, KEYS, "key")
+    options = {stage: _mapping(given.get("options", {}), "options").get(stage) or {} for stage in STAGES}
+    options = {stage: dict(_mapping(own, f"options.{stage}")) for stage, own in options.items()}
+    for stage in _mapping(given.get("options", {}), "options"):
+        if stage not in STAGES:
+            raise unknown(stage, STAGES, "stage")
+    grid = _flat(_mapping(given.get("grid", {}), "grid"))
+    search = _flat(_mapping(given.get("search", {}), "search"), leaf=("low", "high"))
+    top = {key: given.get(key) for key in (GAME, "samples", "seeds")}
+    for change in changes:
+        name, equals, text = change.partition("=")
+        if not equals:
+            raise UserError(f"--set {change}: no value", "give STAGE.OPTION=VALUE")
+        values = text.split("|")
+        search.pop(name, None)
+        grid.pop(name, None)
+        if len(values) > 1:
+            grid[name] = values
+        elif name in top:
+            top[name] = text
+        elif name.partition(".")[0] in STAGES:
+            stage, _, option = name.partition(".")
+            options[stage][option] = text
+        else:
+            raise unknown(name, [*top, *STAGES], "option")
+    stages = given.get("stages")
+    if not isinstance(stages, list) or not stages:
+        raise UserError("stages are missing", f"give a list of {', '.join(STAGES)}")
+    for stage in stages:
+        if stage not in STAGES:
+            raise unknown(str(stage), STAGES, "stage")
+    if [STAGES.index(stage) for stage in stages] != sorted({STAGES.index(stage) for stage in stages}):
+        raise UserError(f"stages are {', '.join(stages)}", f"each once, in the order of {', '.join(STAGES)}")
+    recipe = SweepRecipe(
+        stages=tuple(stages),
+        game=str(top[GAME] or "pong"),
+        options={stage: own for stage, own in options.items() if own},
+        grid={name: _values(name, values) for name, values in grid.items()},
+        search={name: _range(name, values) for name, values in search.items()},
+        samples=_count("samples", top["samples"]),
+        seeds=_count("seeds", top["seeds"]),
+        about=str(given.get("about", "")),
+    )
+    _check(recipe)
+    return recipe
+
+
+def _check(recipe: SweepRecipe) -> None:
+    for name in (*recipe.grid, *recipe.search):
+        stage, dot, _ = name.partition(".")
+        if name != GAME and (not dot or stage not in recipe.stages):
+            raise UserError(
+                f"{name} is no axis: the stages are {', '.join(recipe.stages)}",
+                f"give game or STAGE.OPTION, {recipe.stages[0]}.seed for example",
+            )
+    for stage in recipe.options:
+        if stage not in recipe.stages:
+            raise UserError(
+                f"options of {stage}, which is not one of the stages {', '.join(recipe.stages)}",
+                "leave them out, or add the stage",
+            )
+    for game in [recipe.game, *map(str, recipe.grid.get(GAME, ()))]:
+        for each in game.split(TOGETHER):
+            check_game(each)
+    if recipe.seeds > 1 and not set(SEEDED) & set(recipe.stages):
+        raise UserError(
+            f"seeds {recipe.seeds}: none of {', '.join(recipe.stages)} is a training",
+            f"give the grid {recipe.stages[-1]}.seed",
+        )
+    if recipe.samples > 1 and not recipe.search:
+        raise UserError(f"samples {recipe.samples} without a search", "give search, or leave samples out")
+
+
+def _mapping(value: Any, name: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise UserError(f"{name} is {value!r}, a mapping wanted", "correct the file")
+    return value
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "", leaf: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return nested mappings with dotted keys; a mapping with all keys of ``leaf`` is a value."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and not (leaf and set(leaf) <= set(value)):
+            found |= _flat(value, f"{prefix}{key}.", leaf)
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def _values(name: str, values: Any) -> tuple[Any, ...]:
+    if not isinstance(values, list) or not values:
+        raise UserError(f"grid {name} is {values!r}, a list of values wanted", f"give {name}: [A, B]")
+    return tuple(values)
+
+
+def _range(name: str, values: Any) -> Range:
+    try:
+        found = Range(float(values["low"]), float(values["high"]), bool(values.get("log", False)),
+                      all(isinstance(values[end], int) for end in ("low", "high")))  # fmt: skip
+        wrong = set(values) - {"low", "high", "log"}
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"search {name} is {values!r}", "give {low: A, high: B}, and log: true") from error
+    if wrong or not found.low < found.high or (found.log and found.low <= 0):
+        raise UserError(
+            f"search {name} is {values!r}", "give {low: A, high: B} with A < B, above 0 where log: true"
+        )
+    return found
+
+
+def _count(name: str, value: Any) -> int:
+    text = "1" if value is None else str(value)
+    if not text.isdecimal() or not 1 <= int(text) <= 10_000:
+        raise UserError(f"{name} is {value!r}, its range is 1..10000", f"give {name}: 1")
+    return int(text)

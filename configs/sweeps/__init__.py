@@ -1,0 +1,1 @@
+"""Recipes of ``spikestill sweep``: which stages, over which options."""

@@ -1,0 +1,1 @@
+"""Sweeps: trials of a chain of stages, on a Ray cluster."""

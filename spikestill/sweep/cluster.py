@@ -1,0 +1,133 @@
+"""The one file that knows Ray: it starts or joins a cluster, and runs functions on its nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from spikestill.common.errors import BackendError, UserError
+from spikestill.common.processor import cores
+
+INSTALL = "pip install 'spikestill[sweep]'"
+START = "start one there with `ray start --head`, and join it from each machine with `ray start --address HOST:PORT`"
+OBJECT_STORE_BYTES = 80 << 20
+"""Only options and summaries travel through Ray; artefacts lie in the sweep's folder."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Lost:
+    """The process or the node of a call is gone; ``why`` says how Ray knows."""
+
+    why: str
+
+
+class Cluster:
+    """A Ray cluster, joined.
+
+    Args:
+        ray: the module.
+    """
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+
+    def submit(self, function: Callable[[Any], Any], argument: Any, cpus: int, gpus: float) -> Any:
+        """Call ``function(argument)`` on a node with ``cpus`` and ``gpus`` free, each call in a process of its own."""
+        # A lost call is begun again by the caller, who counts how often.
+        remote = self._ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0, max_calls=1)(function)
+        return remote.remote(argument)
+
+    def ended(self, calls: Sequence[Any], timeout_s: float) -> list[tuple[Any, Any]]:
+        """Wait for at least one of ``calls``; return each that has ended with its result, or :class:`Lost`."""
+        ready, _ = self._ray.wait(list(calls), num_returns=1, timeout=timeout_s)
+        if ready:
+            ready, _ = self._ray.wait(list(calls), num_returns=len(calls), timeout=0)
+        return [(call, self._result(call)) for call in ready]
+
+    def _result(self, call: Any) -> Any:
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(call)
+        except errors.RayTaskError as error:
+            raise BackendError(f"Ray could not run a stage: {error}") from error
+        except errors.RayError as error:
+            return Lost(" ".join(str(error).split())[:300] or type(error).__name__)
+
+    def cores(self) -> int:
+        """Return the cores of all nodes that are alive."""
+        return int(self._ray.cluster_resources().get("CPU", 0))
+
+    def gpus(self) -> float:
+        """Return the GPUs of all nodes that are alive."""
+        return float(self._ray.cluster_resources().get("GPU", 0))
+
+    def most_cores(self) -> int:
+        """Return the cores of the largest node that is alive."""
+        return max(
+            (int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes() if node["Alive"]), default=0
+        )
+
+    def nodes(self) -> int:
+        """Return how many nodes are alive."""
+        return sum(bool(node["Alive"]) for node in self._ray.nodes())
+
+
+@contextlib.contextmanager
+def joined(address: str | None, answer_s: float) -> Iterator[Cluster]:
+    """Yield the cluster at ``address``; None: one of this machine alone, ended at the end.
+
+    Raises:
+        UserError: Ray is not installed, or nothing answers at ``address``.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError as error:
+        raise UserError(f"sweeps need Ray, which cannot be imported ({error})", INSTALL) from error
+    common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        common |= {
+            "address": "local", "num_cpus": cores(), "include_dashboard": False,
+            "object_store_memory": OBJECT_STORE_BYTES,
+        }  # fmt: skip
+    else:
+        if address != "auto":
+            check_answers(address, answer_s)
+        common["address"] = address
+    try:
+        ray.init(**common)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        if address is None:
+            raise BackendError(f"Ray does not start: {error}") from error
+        said = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"Ray address {address}: cannot be joined from this machine ({said})", START
+        ) from error
+    try:
+        yield Cluster(ray)
+    finally:
+        ray.shutdown()
+
+
+def check_answers(address: str, answer_s: float) -> None:
+    """Raise UserError unless a Ray head answers at ``HOST:PORT`` within ``answer_s`` seconds."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=answer_s).close()
+    except OSError as error:
+        raise UserError(f"Ray address {address} does not answer ({error})", START) from error
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    try:
+        healthy = subprocess.run(command, capture_output=True, timeout=answer_s, check=False).returncode == 0
+        said = "what answers is no Ray head"
+    except subprocess.TimeoutExpired:
+        healthy, said = False, f"nothing but an open port in {answer_s:g} s"
+    if not healthy:
+        raise UserError(f"Ray address {address} does not answer ({said})", START)

@@ -1,0 +1,202 @@
+"""What a sweep runs: its trials, and the stage runs that they share.
+
+A trial is one choice for every axis. Each of its stages is a *stage run*, known by the hash of its options and of what
+it reads: trials that agree so far share it, and so does a later sweep in the same folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spikestill.common.artefacts import INPUTS
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import file_sha256
+from spikestill.common.zoo import zoo_path
+from spikestill.configs.loading import build, find_recipe, nested, overlaid, plain, read_recipe
+from spikestill.configs.sweep import GAME, PER_GAME, SEED, SEEDED, TOGETHER, SweepRecipe
+from spikestill.verbs import VERBS
+
+ALSO: dict[str, dict[str, str]] = {}
+"""Stage to (option of one file to the option of those of further games)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StageRun:
+    """One run of one stage.
+
+    Attributes:
+        key: hash of all that its artefact depends on.
+        stage: its name.
+        games: what it plays or learns.
+        options: nested, for its YAML; without the files that other stage runs write.
+        inputs: option to the keys of the stage runs whose artefact it reads.
+    """
+
+    key: str
+    stage: str
+    games: tuple[str, ...]
+    options: Mapping[str, Any]
+    inputs: Mapping[str, tuple[str, ...]]
+
+    @property
+    def name(self) -> str:
+        """Return the name of its folder."""
+        return f"{self.stage}-{'-'.join(self.games)[:40]}-{self.key[:12]}"
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """Return the keys of the stage runs that must be done before."""
+        return tuple(dict.fromkeys(itertools.chain(*self.inputs.values())))
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One choice of every axis, and its stage runs.
+
+    Attributes:
+        values: axis to value; ``seed`` among them where there are several.
+        games: the games of the trial.
+        runs: stage to its stage runs, one for each game where the stage plays.
+    """
+
+    values: Mapping[str, Any]
+    games: tuple[str, ...]
+    runs: Mapping[str, tuple[StageRun, ...]]
+
+
+def plan(recipe: SweepRecipe) -> tuple[list[Trial], dict[str, StageRun]]:
+    """Return the trials, and every stage run by key, parents first.
+
+    Raises:
+        UserError: an option that the stage does not know, or a value that it refuses.
+    """
+    runs: dict[str, StageRun] = {}
+    hashes: dict[Path, str] = {}
+    trials = [_trial(recipe, values, runs, hashes) for values in choices(recipe)]
+    return trials, runs
+
+
+def choices(recipe: SweepRecipe) -> Iterable[dict[str, Any]]:
+    """Yield the values of every trial: the grid's cells, ``samples`` draws and ``seeds`` in each.
+
+    Draw i of every cell is the same, and the same again however many there are.
+    """
+    draws = [
+        {name: each.at(share) for (name, each), share in zip(recipe.search.items(), shares, strict=True)}
+        for shares in np.random.default_rng(0).random((recipe.samples, len(recipe.search))).tolist()
+    ]
+    for cell in itertools.product(*recipe.grid.values()):
+        for draw in draws:
+            for seed in range(recipe.seeds):
+                values = dict(zip(recipe.grid, cell, strict=True)) | draw
+                yield values | ({SEED: seed} if recipe.seeds > 1 else {})
+
+
+def _trial(
+    recipe: SweepRecipe, values: dict[str, Any], runs: dict[str, StageRun], hashes: dict[Path, str]
+) -> Trial:
+    games = tuple(str(values.get(GAME, recipe.game)).split(TOGETHER))
+    made: dict[str, tuple[StageRun, ...]] = {}
+    for stage in recipe.stages:
+        each_game = [(game,) for game in games] if stage in PER_GAME else [games]
+        found = []
+        for chosen in each_game:
+            options = _options(recipe, stage, values, chosen)
+            inputs = _inputs(stage, chosen, made)
+            run = _stage_run(stage, chosen, options, inputs, hashes)
+            found.append(runs.setdefault(run.key, run))
+        made[stage] = tuple(found)
+    return Trial(values, games, made)
+
+
+def _options(
+    recipe: SweepRecipe, stage: str, values: dict[str, Any], games: tuple[str, ...]
+) -> dict[str, Any]:
+    given = nested(recipe.options.get(stage, {}))
+    own = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{stage}.")}
+    given = overlaid(given, nested(own))
+    base = given.pop("config", None)
+    if base is not None:
+        given = overlaid(read_recipe(find_recipe(str(base))), given)
+    if stage in SEEDED and SEED in values:
+        given[SEED] = values[SEED]
+    if stage in PER_GAME:
+        given = overlaid(given, {"environment": {GAME: games[0]}})
+    return given
+
+
+def _inputs(
+    stage: str, games: tuple[str, ...], made: Mapping[str, tuple[StageRun, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Return which earlier stage runs of the trial write the files that a stage reads."""
+    found: dict[str, tuple[str, ...]] = {}
+    for option, file in INPUTS.get(stage, {}).items():
+        for earlier in reversed(list(made)):
+            if VERBS[earlier].artefact == file:
+                writers = [run for run in made[earlier] if len(run.games) > 1 or set(run.games) & set(games)]
+                found[option] = tuple(run.key for run in writers)
+                break
+    return found
+
+
+def _stage_run(
+    stage: str,
+    games: tuple[str, ...],
+    options: dict[str, Any],
+    inputs: dict[str, tuple[str, ...]],
+    hashes: dict[Path, str],
+) -> StageRun:
+    config = resolved(stage, options, {option: [Path(f"{option}.safetensors")] * len(keys)
+                                       for option, keys in inputs.items()})  # fmt: skip
+    free = {*inputs, *ALSO.get(stage, {}).values(), *getattr(config, "WITHOUT_EFFECT", ())}
+    files = {}
+    for field in dataclasses.fields(config):
+        path = getattr(config, field.name)
+        if field.name in free or not (field.name in INPUTS.get(stage, {}) or isinstance(path, Path)):
+            continue
+        if path is None and field.name == "teacher" and len(games) == 1:
+            path = _zoo_teacher(games[0])
+        if isinstance(path, Path) and path.is_file():
+            if path not in hashes:
+                hashes[path] = file_sha256(path)
+            files[field.name] = hashes[path]
+    kept = {name: value for name, value in plain(config).items() if name not in free and name not in files}
+    text = json.dumps([stage, games, kept, files, inputs], sort_keys=True, default=str)
+    return StageRun(hashlib.sha256(text.encode()).hexdigest(), stage, games, options, inputs)
+
+
+def _zoo_teacher(game: str) -> Path | None:
+    try:
+        return zoo_path(game, "teacher.safetensors")
+    except UserError:
+        return None
+
+
+def with_inputs(stage: str, options: Mapping[str, Any], inputs: Mapping[str, list[Path]]) -> dict[str, Any]:
+    """Return a stage's options with the files that it reads in them; those of further games under their own option."""
+    given, also = dict(options), ALSO.get(stage, {})
+    for option, paths in inputs.items():
+        given[option] = str(paths[0])
+        if len(paths) > 1 and option in also:
+            given[also[option]] = [str(path) for path in paths[1:]]
+    return given
+
+
+def resolved(stage: str, options: Mapping[str, Any], inputs: Mapping[str, list[Path]]) -> Any:
+    """Return the stage's config.
+
+    Raises:
+        UserError: an option that the stage does not know, or a value that it refuses; the stage is named.
+    """
+    try:
+        return build(VERBS[stage].config_class(), with_inputs(stage, options, inputs))
+    except UserError as error:
+        raise UserError(f"{stage}: {error.what}", error.remedy) from error

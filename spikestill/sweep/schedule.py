@@ -1,0 +1,204 @@
+"""The ``sweep`` verb: every stage run of a recipe on a Ray cluster, then one table and one page of what came out.
+
+State lies in the run folder alone: ``stages/NAME/done.json`` says that a stage run is finished and what it gave. A
+sweep that was stopped, killed, or lost its head begins again with the same command: what is done is read, what was
+under way goes on from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from spikestill.common.artefacts import SWEEP
+from spikestill.common.atomic import write_text
+from spikestill.common.document import write_document
+from spikestill.common.errors import UserError
+from spikestill.common.progress import Progress
+from spikestill.common.provenance import Provenance
+from spikestill.common.stage import StageResult, stop_on_signal
+from spikestill.configs.loading import to_yaml
+from spikestill.configs.sweep import SweepConfig, load_sweep
+from spikestill.sweep import table
+from spikestill.sweep.cluster import Cluster, Lost, joined
+from spikestill.sweep.plan import StageRun, plan, resolved
+from spikestill.sweep.worker import DONE, FAILED, FINISHED, OPTIONS, STOP, STOPPED, Job, run_stage
+from spikestill.verbs import VERBS
+
+VERSION = 1
+PAGE = "sweep.html"
+STAGES = "stages"
+WAIT_S = 1.0
+STOP_S = 120.0
+"""Seconds that stages have to save and end once a stop is asked for."""
+
+
+def run(config: SweepConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
+    """Run every stage run of the recipe that is not done, and write ``sweep.json`` and ``sweep.html``.
+
+    The same call goes on with what is there, so ``resume`` changes nothing.
+
+    Raises:
+        UserError: a recipe that asks for what there is not, no Ray, an address that does not answer, a folder that
+            another sweep uses, a stage run that failed (after all others have run).
+    """
+    recipe = load_sweep(config.recipe, config.set)
+    trials, runs = plan(recipe)
+    root = run_dir.resolve()
+    root.mkdir(parents=True, exist_ok=True)
+    with open(root / "lock", "a", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(
+                f"{root}: another sweep runs in it", "wait for it, or give another --run_dir"
+            ) from error
+        found = Sweep(config, root, runs)
+        left = found.unfinished()
+        _say(
+            f"sweep: {len(trials)} trials, {len(runs)} stage runs, {len(runs) - len(left)} of them done before"
+        )
+        if left:
+            with joined(config.address, config.answer_s) as cluster:
+                found.execute(cluster)
+        provenance = Provenance.of(config, 0)
+        rows = table.rows(recipe, trials, found.outcomes, root)
+        cells = table.cells(recipe, rows)
+        summary = {
+            "trials": len(trials),
+            "stage_runs": len(runs),
+            "done": sum(each["state"] == FINISHED for each in found.outcomes.values()),
+            "began_again": found.began_again,
+            "page": str(root / PAGE),
+            "table": [table.flat(cell) for cell in cells],
+        }
+        document = {**summary, "recipe": table.described(recipe), "cells": cells, "rows": rows}
+        write_document(root / SWEEP, "sweep", VERSION, document, provenance)
+        table.write_page(root / PAGE, recipe, cells, rows, summary)
+    failed = {key: each for key, each in found.outcomes.items() if each["state"] == FAILED}
+    if failed:
+        key, first = next(iter(failed.items()))
+        raise UserError(
+            f"{len(failed)} of {len(runs)} stage runs failed; {runs[key].name}: {first['error']}",
+            f"see {root / PAGE} and the log beside each, mend it, and run the same command again",
+        )
+    return StageResult(root / SWEEP, summary, finished=len(found.outcomes) == len(runs) == summary["done"])
+
+
+class Sweep:
+    """The stage runs of a sweep, and what came out of each so far.
+
+    Attributes:
+        outcomes: key to the outcome of a stage run that has ended: ``state``, ``summary``, ``seconds``, ``node``.
+        began_again: how often one was begun again because its node or process was lost.
+
+    Args:
+        config: the options.
+        root: the sweep's folder, absolute.
+        runs: every stage run by key, parents first.
+    """
+
+    def __init__(self, config: SweepConfig, root: Path, runs: dict[str, StageRun]) -> None:
+        self.config, self.root, self.runs = config, root, runs
+        self.outcomes: dict[str, dict[str, Any]] = {}
+        self.began_again = 0
+        for key, each in runs.items():
+            path = self.folder(each) / DONE
+            if path.is_file():
+                self.outcomes[key] = json.loads(path.read_text(encoding="utf-8"))
+
+    def folder(self, run: StageRun) -> Path:
+        """Return the folder of a stage run."""
+        return self.root / STAGES / run.name
+
+    def unfinished(self) -> list[StageRun]:
+        """Return the stage runs that have no outcome, parents first."""
+        return [run for key, run in self.runs.items() if key not in self.outcomes]
+
+    def execute(self, cluster: Cluster) -> None:
+        """Run all that is unfinished; what reads a failed one fails with it. A stop leaves the rest without outcome."""
+        if cluster.most_cores() < self.config.cores:
+            raise UserError(
+                f"--cores {self.config.cores}: the largest of {cluster.nodes()} nodes has {cluster.most_cores()}",
+                f"give --cores {max(1, cluster.most_cores())}",
+            )
+        if cluster.gpus() < self.config.gpus:
+            raise UserError(
+                f"--gpus {self.config.gpus:g}: the cluster has {cluster.gpus():g}", "give --gpus 0"
+            )
+        token = secrets.token_hex(16)
+        write_text(self.root / "token", token)
+        (self.root / STOP).unlink(missing_ok=True)
+        under_way: dict[Any, StageRun] = {}
+        lost: dict[str, int] = {}
+        done = len(self.outcomes)
+        with stop_on_signal() as stop, Progress("sweep", len(self.runs), "stage runs", done) as bar:
+            deadline = None
+            while True:
+                if stop and deadline is None:
+                    write_text(self.root / STOP, "stop\n")
+                    deadline = time.monotonic() + STOP_S
+                if deadline is None:
+                    self._submit(cluster, under_way, token)
+                if not under_way or (deadline is not None and time.monotonic() > deadline):
+                    break
+                for call, outcome in cluster.ended(list(under_way), WAIT_S):
+                    each = under_way.pop(call)
+                    if isinstance(outcome, Lost):
+                        lost[each.key] = lost.get(each.key, 0) + 1
+                        bar.say(f"{each.name} was lost ({outcome.why}); {cluster.nodes()} nodes are left")
+                        if lost[each.key] > self.config.retries:
+                            error = f"lost {lost[each.key]} times with its node or process"
+                            self.outcomes[each.key] = {
+                                "state": FAILED,
+                                "node": "",
+                                "seconds": 0.0,
+                                "error": error,
+                            }
+                        else:
+                            self.began_again += 1
+                        continue
+                    if outcome["state"] == STOPPED:
+                        continue
+                    self.outcomes[each.key] = outcome
+                    bar.say(
+                        f"{each.name}: {outcome['state']} on {outcome['node']}, {outcome['seconds']:,.0f} s"
+                    )
+                bar.advance(len(self.outcomes) - done, running=len(under_way))
+                done = len(self.outcomes)
+
+    def _submit(self, cluster: Cluster, under_way: dict[Any, StageRun], token: str) -> None:
+        waiting = {run.key for run in under_way.values()}
+        for run in self.unfinished():
+            if run.key in waiting:
+                continue
+            states = [self.outcomes.get(parent, {}).get("state") for parent in run.parents]
+            if FAILED in states:
+                before = next(self.runs[parent].name for parent, state in zip(run.parents, states, strict=True)
+                              if state == FAILED)  # fmt: skip
+                error = f"{before}, which it reads, failed"
+                self.outcomes[run.key] = {"state": FAILED, "node": "", "seconds": 0.0, "error": error}
+            elif all(state == FINISHED for state in states):
+                job = self._job(run, token)
+                under_way[cluster.submit(run_stage, job, self.config.cores, self.config.gpus)] = run
+
+    def _job(self, run: StageRun, token: str) -> Job:
+        files = {
+            option: [self.folder(self.runs[key]) / VERBS[self.runs[key].stage].artefact for key in keys]
+            for option, keys in run.inputs.items()
+        }
+        folder = self.folder(run)
+        write_text(folder / OPTIONS, to_yaml(resolved(run.stage, run.options, files)))
+        words = [run.stage, "--config", str(folder / OPTIONS), "--run_dir", str(folder), "--json"]
+        if VERBS[run.stage].resumable:
+            words.append("--resume")
+        return Job(str(self.root), token, str(folder), tuple(words), self.config.cores)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,167 @@
+"""One stage run on a node: it holds the folder's lock, runs the stage in a process of its own, and says what came out.
+
+A folder that is done is never run again: ``done.json`` is written last. Two nodes that both think that a run is theirs
+(one of them was given up for lost) meet at the lock, and the second finds it done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from spikestill.common.atomic import write_text
+
+DONE, ATTEMPTS, LOG, OPTIONS = "done.json", "attempts.jsonl", "log.txt", "options.yaml"
+STOP = "stop"
+PERIOD_S = 0.3
+INTERRUPTED = 130
+FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What a node needs to know of a stage run.
+
+    Attributes:
+        root: the sweep's folder; a file ``stop`` in it asks all stage runs to end.
+        token: what ``root/token`` holds, so that a node that sees another folder says so.
+        folder: of the stage run.
+        words: the command after ``spikestill``.
+        cores: how many to keep to.
+    """
+
+    root: str
+    token: str
+    folder: str
+    words: tuple[str, ...]
+    cores: int
+
+
+def run_stage(job: Job) -> dict[str, Any]:
+    """Run a stage to its end, its failure or a stop.
+
+    Returns:
+        ``state``, ``node``, ``seconds``, and ``summary`` where it finished or ``error`` where it failed.
+    """
+    root, folder = Path(job.root), Path(job.folder)
+    node = socket.gethostname()
+    if not (root / "token").is_file() or (root / "token").read_text(encoding="utf-8") != job.token:
+        error = f"node {node} does not see {root}: give a --run_dir that lies on a disk that all nodes share"
+        return {"state": FAILED, "node": node, "seconds": 0.0, "error": error}
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "a", encoding="utf-8") as lock:
+        while not _locked(lock):
+            if (root / STOP).exists():
+                return {"state": STOPPED, "node": node, "seconds": 0.0}
+            time.sleep(PERIOD_S)
+        if (folder / DONE).is_file():
+            return dict(json.loads((folder / DONE).read_text(encoding="utf-8")))
+        if (root / STOP).exists():
+            return {"state": STOPPED, "node": node, "seconds": 0.0}
+        _note(folder, "begins", node)
+        began = time.monotonic()
+        # The child holds the lock too: were this process killed, nobody else begins before the child is gone.
+        status, output = _run(job, root, folder, lock.fileno())
+        found = {
+            "node": node,
+            "seconds": round(time.monotonic() - began, 2),
+            **_outcome(status, output, folder),
+        }
+        _note(folder, found["state"], node, found["seconds"])
+        if found["state"] == FINISHED:
+            found["seconds"] = round(sum(line.get("seconds", 0.0) for line in attempts(folder)), 2)
+            write_text(folder / DONE, json.dumps(found) + "\n")
+        return found
+
+
+def attempts(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of a stage run's attempts: when each began and ended, where, and how."""
+    path = folder / ATTEMPTS
+    if not path.is_file():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+
+
+def _note(folder: Path, what: str, node: str, seconds: float | None = None) -> None:
+    line = {"what": what, "node": node, "pid": os.getpid(), "time": round(time.time(), 2)}
+    with open(folder / ATTEMPTS, "a", encoding="utf-8") as file:
+        file.write(json.dumps(line | ({} if seconds is None else {"seconds": seconds})) + "\n")
+
+
+def _locked(file: Any) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _run(job: Job, root: Path, folder: Path, lock: int) -> tuple[int, str]:
+    with contextlib.ExitStack() as stack:
+        numbers = stack.enter_context(share_of_cores(job.cores))
+        log = stack.enter_context(open(folder / LOG, "a", encoding="utf-8"))
+        output = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))
+        threads = {
+            name: str(job.cores) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", "spikestill.sweep.child", str(os.getpid()), ",".join(map(str, numbers)), *job.words],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=log, env=os.environ | threads, pass_fds=(lock,),
+        )  # fmt: skip
+        asked = False
+        try:
+            while process.poll() is None:
+                if not asked and (root / STOP).exists():
+                    process.terminate()  # a stage saves and ends
+                    asked = True
+                time.sleep(PERIOD_S)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        output.seek(0)
+        return process.returncode, output.read()
+
+
+def _outcome(status: int, output: str, folder: Path) -> dict[str, Any]:
+    if status == 0:
+        return {"state": FINISHED, "summary": json.loads(output.strip().splitlines()[-1])}
+    if status in (INTERRUPTED, -15):
+        return {"state": STOPPED}
+    lines = (folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    said = [line for line in lines if line.startswith("spikestill: ")] or lines[-1:] or [""]
+    return {"state": FAILED, "error": f"exit status {status}: {said[-1].removeprefix('spikestill: ')}"}
+
+
+@contextlib.contextmanager
+def share_of_cores(count: int) -> Iterator[list[int]]:
+    """Hold ``count`` of the cores of this machine that no other stage run of the user holds; yield their numbers.
+
+    Where all are held, which a cluster that was told of more cores than there are brings about, it is all of them.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        yield []
+        return
+    own = sorted(os.sched_getaffinity(0))
+    user = hashlib.sha256(str(os.getuid()).encode()).hexdigest()[:8]
+    folder = Path(tempfile.gettempdir()) / f"spikestill-cores-{user}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        held: list[int] = []
+        for number in own:
+            file = stack.enter_context(open(folder / str(number), "w", encoding="utf-8"))
+            if len(held) < count and _locked(file):
+                held.append(number)
+        yield held if len(held) == min(count, len(own)) else own

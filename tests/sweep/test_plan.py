@@ -1,0 +1,124 @@
+"""What a sweep runs: trials, and the stage runs that they share."""
+
+from __future__ import annotations
+
+import pytest
+
+from spikestill.common.errors import UserError
+from spikestill.configs import sweep
+from spikestill.configs.sweep import Range, SweepConfig, load_sweep
+from spikestill.sweep.plan import plan
+
+RECIPE = """
+stages: [record, distill, evaluate]
+game: pong
+options:
+  record: {frames: 4096}
+  distill: {config: distill-paper, steps: 100}
+  evaluate: {episodes: 10, compare: false}
+"""
+
+
+def recipe(tmp_path, text=RECIPE, changes=()):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    return load_sweep(str(path), changes)
+
+
+def test_trials_share_what_they_have_in_common(tmp_path):
+    found = recipe(tmp_path, changes=("distill.temperature=0.01|0.05", "evaluate.seed=0|1", "seeds=3"))
+    trials, runs = plan(found)
+    assert len(trials) == 2 * 2 * 3
+    stages = [run.stage for run in runs.values()]
+    assert [stages.count(stage) for stage in ("record", "distill", "evaluate")] == [1, 6, 12]
+    record, distill, evaluate = (trials[0].runs[stage][0] for stage in found.stages)
+    assert distill.inputs == {"buffer": (record.key,)}
+    assert evaluate.inputs == {"student": (distill.key,)}
+    assert list(runs).index(record.key) < list(runs).index(distill.key)
+
+
+def test_the_key_is_of_all_that_changes_the_result_and_nothing_else(tmp_path):
+    keys = {
+        change: plan(recipe(tmp_path, changes=(change,)))[0][0].runs["distill"][0].key
+        for change in (
+            "distill.steps=100",
+            "distill.checkpoint_minutes=7",
+            "distill.steps=101",
+            "record.frames=4097",
+        )
+    }
+    assert keys["distill.steps=100"] == keys["distill.checkpoint_minutes=7"]
+    assert len(set(keys.values())) == 3
+
+
+def test_a_stages_recipe_comes_first_and_the_trials_values_last(tmp_path):
+    trials, _ = plan(recipe(tmp_path, changes=("distill.learning_rate=1|2",)))
+    options = [trial.runs["distill"][0].options for trial in trials]
+    assert [each["learning_rate"] for each in options] == ["1", "2"]
+    assert (options[0]["batch_size"], options[0]["steps"]) == (32, 100)
+
+
+def test_stages_that_play_run_once_for_each_game(tmp_path):
+    trials, runs = plan(recipe(tmp_path, changes=("game=pong|freeway",)))
+    assert [trial.games for trial in trials] == [("pong",), ("freeway",)]
+    assert len(runs) == 6
+    assert trials[1].runs["record"][0].options["environment"] == {"game": "freeway"}
+
+
+def test_a_search_draws_the_same_values_however_many(tmp_path):
+    text = (
+        RECIPE
+        + "search: {distill.learning_rate: {low: 0.001, high: 0.1, log: true}, distill.steps: {low: 5, high: 9}}"
+    )
+    few, many = (
+        [trial.values for trial in plan(recipe(tmp_path, text, (f"samples={count}",)))[0]] for count in (2, 5)
+    )
+    assert few == many[:2]
+    assert all(0.001 <= each["distill.learning_rate"] <= 0.1 for each in many)
+    assert all(isinstance(each["distill.steps"], int) for each in many)
+    assert len({each["distill.learning_rate"] for each in many}) == 5
+
+
+def test_a_range_on_a_log_scale_has_the_geometric_mean_in_its_middle():
+    assert Range(0.01, 100, log=True).at(0.5) == pytest.approx(1.0)
+    assert Range(0, 10, whole=True).at(0.26) == 3
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted(sweep.SWEEPS.glob("*.yaml"))])
+def test_every_shipped_sweep_is_planned(name):
+    trials, runs = plan(load_sweep(name))
+    assert trials
+    assert all(parent in runs for run in runs.values() for parent in run.parents)
+
+
+@pytest.mark.parametrize(
+    ("text", "because"),
+    [
+        ("stages: [distil]", "unknown stage distil. Did you mean distill"),
+        ("stages: [distill, record]", "in the order of"),
+        ("options: {}", "stages are missing"),
+        ("stages: [record]\nstep: 3", "unknown key step"),
+        ("stages: [record]\ngrid: {distill.steps: [1]}", r"distill\.steps is no axis"),
+        ("stages: [record]\ngrid: {record.frames: 5}", "a list of values wanted"),
+        ("stages: [record]\ngame: pongo", "unknown game 'pongo'"),
+        ("stages: [record]\nseeds: 0", "its range is 1..10000"),
+        ("stages: [record]\nseeds: 2", "is a training"),
+        ("stages: [record]\nsamples: 2", "without a search"),
+        ("stages: [record]\noptions: {distill: {steps: 1}}", "options of distill"),
+        ("stages: [distill]\nsearch: {distill.steps: {low: 9, high: 2}}", "A < B"),
+    ],
+)
+def test_a_recipe_that_asks_for_what_there_is_not_is_named(tmp_path, text, because):
+    with pytest.raises(UserError, match=rf"(?s)recipe\.yaml: .*{because}"):
+        recipe(tmp_path, text)
+
+
+def test_an_option_that_a_stage_does_not_know_names_the_stage_and_the_nearest(tmp_path):
+    with pytest.raises(UserError, match=r"distill: unknown option --temprature. Did you mean --temperature"):
+        plan(recipe(tmp_path, changes=("distill.temprature=1|2",)))
+
+
+@pytest.mark.parametrize("address", ["head", "head:none", "ray://head:10001", ":6379", "head:99999"])
+def test_an_address_that_is_none_is_refused(address):
+    with pytest.raises(UserError, match="HOST:PORT or auto wanted"):
+        SweepConfig(recipe="table2", address=address)

@@ -117,7 +117,13 @@ class Provenance:
 
     @staticmethod
     def of(config: Any, seed: int, parents: Mapping[str, Path | None] | None = None) -> Provenance:
-        """Return the provenance of a run, now: ``config`` is a dataclass or a mapping, a parent of None none."""
+        """Return the provenance of a run that begins now.
+
+        Args:
+            config: a dataclass or a mapping.
+            seed: the run's.
+            parents: role to file; a role whose file is None is left out.
+        """
         plain = dataclasses.asdict(config) if dataclasses.is_dataclass(config) else dict(config)  # type: ignore[arg-type]
         return Provenance(
             config=json.loads(json.dumps(plain, default=str)),

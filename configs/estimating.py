@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Annotated
 
-from spikestill.common.ranges import check_range
+from spikestill.configs.options import Options, Range, Seed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EstimateConfig:
+class EstimateConfig(Options):
     """What a decision of a student costs: operations, memory, energy on TrueNorth and Loihi."""
 
     student: Path = Path("student.safetensors")
@@ -18,14 +19,9 @@ class EstimateConfig:
     """The core map that ``map`` wrote of it."""
     buffer: Path | None = None
     """The buffer to take frames from; None: random pixels, whose activity says little about play."""
-    frames: int = 200
-    """Frames to average over, 1..100000."""
-    period_ms: float = 66.7
-    """Milliseconds between two decisions in real time, > 0."""
-    seed: int = 0
-    """Seed of the choice of frames, 0..2**31 - 1."""
-
-    def __post_init__(self) -> None:
-        check_range(self, "frames", 1, 1e5)
-        check_range(self, "period_ms", 1e-3, 1e6)
-        check_range(self, "seed", 0, 2**31 - 1)
+    frames: Annotated[int, Range(1, 1e5)] = 200
+    """Frames to average over."""
+    period_ms: Annotated[float, Range(1e-3, 1e6)] = 66.7
+    """Milliseconds between two decisions in real time."""
+    seed: Seed = 0
+    """Seed of the choice of frames."""

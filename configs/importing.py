@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from spikestill.common.atari import check_game
 from spikestill.common.errors import UserError
-from spikestill.common.ranges import check_range
+from spikestill.configs.options import Options, Range
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ImportConfig:
+class ImportConfig(Options):
     """Another library's Atari agent as a teacher: what it scores actions by becomes the Q-values."""
 
     path: Path
@@ -23,16 +23,14 @@ class ImportConfig:
     """Who wrote it: Stable-Baselines3 (DQN, QR-DQN, PPO, A2C with ``CnnPolicy``), CleanRL (``dqn_atari``,
     ``ppo_atari``), or any network as ONNX or TorchScript, which stays the program that it is; auto: told from
     the file."""
-    divide_by: float = 1.0
-    """What pixels (0..255) are divided by before an ONNX or TorchScript network sees them, > 0: 1 where it divides
+    divide_by: Annotated[float, Range(1e-6, 1e6)] = 1.0
+    """What pixels (0..255) are divided by before an ONNX or TorchScript network sees them: 1 where it divides
     them itself, 255 where it takes 0..1."""
-    output: int = 0
-    """Which output of an ONNX or TorchScript network has the Q-values or logits, 0..63."""
+    output: Annotated[int, Range(0, 63)] = 0
+    """Which output of an ONNX or TorchScript network has the Q-values or logits."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check_game(self.game)
-        check_range(self, "divide_by", 1e-6, 1e6)
-        check_range(self, "output", 0, 63)
         self.check_library(self.library)
 
     def check_library(self, library: str) -> None:
@@ -41,5 +39,5 @@ class ImportConfig:
             if library in ("sb3", "cleanrl") and getattr(self, name) != getattr(ImportConfig, name):
                 raise UserError(
                     f"{name} is {getattr(self, name)}, and is for ONNX and TorchScript networks, not for {library}",
-                    f"leave --{name} away",
+                    f"omit --{name}",
                 )

@@ -1,104 +1,40 @@
-"""Typed options: a frozen dataclass defines a command's options; YAML comes first, dotted flags second.
+"""A command's options from what the user gave: defaults first, then a YAML recipe, then dotted flags.
 
-The dataclass gives the names, types, defaults and, by the docstring under each field, the help. Nested
-dataclasses give dotted names (``environment.game``). Types: bool, int, float, str, Path, Literal,
-``X | None``, ``tuple[X, ...]``, ``list[X]`` and nested dataclasses.
+Options are the fields of a frozen dataclass (options.py); nested dataclasses give dotted names
+(``environment.game``). Types: bool, int, float, str, Path, Literal, ``X | None``, ``tuple[X, ...]``, ``list[X]``,
+each with a range or choices where it is ``Annotated``, and nested dataclasses.
 """
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
 import re
-import textwrap
-import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from spikestill.common.errors import UserError, nearest
+from spikestill.configs.options import (
+    bare,
+    default_of,
+    field_types,
+    members,
+    nested_class,
+    not_among,
+    options,
+    type_name,
+)
 
 Config = TypeVar("Config")
 RECIPES = Path(__file__).resolve().parent / "recipes"
+
+
+class MissingOptionError(UserError):
+    """An option that has no default was not given."""
+
+
 TRUE, FALSE, NULL = ("true", "yes", "on"), ("false", "no", "off"), ("null", "none", "~", "")
-
-
-@dataclasses.dataclass(frozen=True)
-class Option:
-    """One option of a command: its dotted name, type, default (MISSING if none) and help."""
-
-    name: str
-    type: Any
-    default: Any
-    doc: str
-
-
-def field_docs(config_class: type) -> dict[str, str]:
-    """Return the docstring under each field of a dataclass, on one line."""
-    docs: dict[str, str] = {}
-    for owner in reversed(config_class.__mro__):
-        if not dataclasses.is_dataclass(owner):
-            continue
-        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for statement, after in zip(body.body, body.body[1:], strict=False):
-            if (
-                isinstance(statement, ast.AnnAssign)
-                and isinstance(statement.target, ast.Name)
-                and isinstance(after, ast.Expr)
-                and isinstance(after.value, ast.Constant)
-            ):
-                docs[statement.target.id] = " ".join(str(after.value.value).split())
-    return docs
-
-
-def field_types(config_class: type) -> dict[str, Any]:
-    """Return the resolved annotation of each field."""
-    hints = typing.get_type_hints(config_class)
-    return {field.name: hints[field.name] for field in dataclasses.fields(config_class)}
-
-
-def nested_class(annotation: Any) -> type | None:
-    """Return the dataclass that ``annotation`` (``X`` or ``X | None``) names, None if it names none."""
-    for member in _members(annotation):
-        if isinstance(member, type) and dataclasses.is_dataclass(member):
-            return member
-    return None
-
-
-def options(config_class: type, prefix: str = "") -> list[Option]:
-    """Return every option of a command, nested ones by dotted names, in order of definition."""
-    docs, found = field_docs(config_class), []
-    for field in dataclasses.fields(config_class):
-        annotation = field_types(config_class)[field.name]
-        inner = nested_class(annotation)
-        if inner is None:
-            found.append(Option(prefix + field.name, annotation, _default(field), docs.get(field.name, "")))
-            continue
-        base = _default(field)
-        given = plain(base) if dataclasses.is_dataclass(base) else {}
-        for option in options(inner, f"{prefix}{field.name}."):
-            found.append(dataclasses.replace(option, default=_at(given, option, f"{prefix}{field.name}.")))
-    return found
-
-
-def _at(values: Mapping[str, Any], option: Option, prefix: str) -> Any:
-    value: Any = values
-    for part in option.name[len(prefix) :].split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            return option.default
-        value = value[part]
-    return value
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return dataclasses.MISSING
 
 
 def plain(config: Any) -> Any:
@@ -160,14 +96,14 @@ def build(config_class: type[Config], values: Mapping[str, Any], where: str = ""
             )
     arguments: dict[str, Any] = {}
     for field in dataclasses.fields(config_class):  # type: ignore[arg-type]
-        name, inner, default = field.name, nested_class(known[field.name]), _default(field)
+        name, inner, default = field.name, nested_class(known[field.name]), default_of(field)
         full = f"{where}{name}"
         if name not in values:
             if default is dataclasses.MISSING:
-                raise UserError(f"--{full} is missing and has no default", f"give --{full} VALUE")
+                raise MissingOptionError(f"--{full} is missing and has no default", f"give --{full} VALUE")
             arguments[name] = default
         elif not isinstance(values[name], Mapping):
-            if inner is not None and (values[name] is not None or type(None) not in _members(known[name])):
+            if inner is not None and (values[name] is not None or type(None) not in members(known[name])):
                 first = f"{full}.{dataclasses.fields(inner)[0].name}"
                 raise UserError(
                     f"{full} is a group of options, not {values[name]!r}", f"give --{first} VALUE"
@@ -197,16 +133,16 @@ def convert(value: Any, annotation: Any, name: str) -> Any:
     Raises:
         UserError: it is not such a value.
     """
-    members = _members(annotation)
-    if value is None or (isinstance(value, str) and value.lower() in NULL and type(None) in members):
-        if type(None) in members:
+    kinds = [bare(member) for member in members(annotation)]
+    if value is None or (isinstance(value, str) and value.lower() in NULL and type(None) in kinds):
+        if type(None) in kinds:
             return None
         raise _wrong(name, value, annotation)
-    for member in members:
-        if member is type(None):
+    for kind in kinds:
+        if kind is type(None):
             continue
         try:
-            return _convert(value, member, name)
+            return _convert(value, kind, name)
         except (ValueError, TypeError, OverflowError) as error:
             if isinstance(error, UserError):
                 raise
@@ -219,11 +155,7 @@ def _convert(value: Any, annotation: Any, name: str) -> Any:
         for choice in arguments:
             if str(value).lower() == str(choice).lower():
                 return choice
-        shown = [str(choice) for choice in arguments]
-        raise UserError(
-            f"--{name} is {value!r}; known: {', '.join(shown)}",
-            f"did you mean {nearest(str(value), shown)!r}",
-        )
+        raise not_among(f"--{name}", value, arguments)
     if origin in (tuple, list):
         items = _items(value)
         if origin is tuple and arguments[-1] is not Ellipsis:
@@ -268,29 +200,6 @@ def _items(value: Any) -> list[Any]:
     if text[:1] in "[(" and text[-1:] in "])":
         text = text[1:-1]
     return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _members(annotation: Any) -> tuple[Any, ...]:
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return typing.get_args(annotation)
-    return (annotation,)
-
-
-def type_name(annotation: Any) -> str:
-    """Return what a value of ``annotation`` is called in help and errors."""
-    words = []
-    for member in _members(annotation):
-        origin, arguments = typing.get_origin(member), typing.get_args(member)
-        if member is type(None):
-            words.append("null")
-        elif origin is Literal:
-            words.append("|".join(str(choice) for choice in arguments))
-        elif origin in (tuple, list):
-            inner = type_name(arguments[0])
-            words.append(f"{inner},..." if "|" not in inner else f"[{inner}],...")
-        else:
-            words.append({str: "text", Path: "path", bool: "true|false"}.get(member, member.__name__))
-    return " or ".join(words)
 
 
 def _wrong(name: str, value: Any, annotation: Any) -> UserError:
@@ -353,7 +262,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
         given = list(_leaves(document))
         twice = [name for index, name in enumerate(given) if name in given[:index]]
         if twice:
-            raise UserError(f"{path}: {twice[0]} is given twice", "leave one of them away")
+            raise UserError(f"{path}: {twice[0]} is given twice", "omit one of them")
         return nested(yaml.SafeLoader("").construct_document(document))
     except RecursionError as error:
         raise UserError(
@@ -379,15 +288,24 @@ def load(config_class: type[Config], recipe: Path | None, flags: Mapping[str, An
     Raises:
         UserError: see :func:`build` and :func:`read_recipe`.
     """
-    values: dict[str, Any] = {}
-    if recipe is not None:
-        values = read_recipe(recipe)
-        try:
-            build(config_class, values)
-        except UserError as error:
-            if "is missing and has no default" not in error.what:  # a flag may still give it
-                raise UserError(f"{recipe}: {error.what}", error.remedy) from error
-    return build(config_class, overlaid(values, nested(flags)))
+    values = {} if recipe is None else read_recipe(recipe)
+    try:
+        return build(config_class, overlaid(values, nested(flags)))
+    except MissingOptionError:
+        raise
+    except UserError as error:
+        if recipe is not None and _fault(config_class, values) == error.what:
+            raise UserError(f"{recipe}: {error.what}", error.remedy) from error
+        raise
+
+
+def _fault(config_class: type[Any], values: Mapping[str, Any]) -> str:
+    """Return what is wrong with ``values`` alone, '' for nothing."""
+    try:
+        build(config_class, values)
+    except UserError as error:
+        return error.what
+    return ""
 
 
 def to_flag(value: Any) -> str:

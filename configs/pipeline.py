@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from spikestill.common.artefacts import GAME, INPUTS
 from spikestill.common.errors import UserError
-from spikestill.common.ranges import check_range
 from spikestill.configs.distill import DistillConfig
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.mapping import MapConfig
+from spikestill.configs.options import Options, Range
 from spikestill.configs.play import EvaluateConfig, PlayConfig
 from spikestill.configs.record import RecordConfig
 from spikestill.configs.verify import VerifyConfig
@@ -30,7 +30,7 @@ def _wired(stage: str) -> tuple[str, ...]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunConfig:
+class RunConfig(Options):
     """Record, distill, map, verify, play, evaluate, report: each stage is skipped while it is up to date."""
 
     environment: EnvironmentConfig = dataclasses.field(default_factory=EnvironmentConfig)
@@ -53,7 +53,7 @@ class RunConfig:
     HIDDEN: ClassVar[tuple[str, ...]] = tuple(f"{stage}.{name}" for stage in STAGES for name in _wired(stage))
     """Options that the pipeline sets, and so are not the user's."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         for stage in STAGES:
             given = getattr(self, stage)
             default = type(given)()
@@ -62,7 +62,7 @@ class RunConfig:
                     theirs = f"--{name}" if name in ("environment", "teacher") else "another --run_dir"
                     raise UserError(
                         f"{stage}.{name} is {getattr(given, name)}, but the pipeline sets it",
-                        f"leave it away, or give {theirs}",
+                        f"omit it, or give {theirs}",
                     )
 
     def stage(self, name: str, run_dir: Path, teacher: Path) -> Any:
@@ -81,7 +81,7 @@ class RunConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class InspectConfig:
+class InspectConfig(Options):
     """The kind of an artefact is read from the file itself."""
 
     path: Path
@@ -90,15 +90,14 @@ class InspectConfig:
     """Page with pictures to write; None: only the table."""
     buffer: Path | None = None
     """For a core map's page: buffer whose frames show how much each core fires."""
-    frames: int = 100
-    """Frames of it, 1..100000."""
+    frames: Annotated[int, Range(1, 1e5)] = 100
+    """Frames of ``buffer``."""
 
-    def __post_init__(self) -> None:
-        check_range(self, "frames", 1, 1e5)
+    def _check(self) -> None:
         if self.html is not None and self.html.suffix.lower() not in (".html", ".htm"):
             raise UserError(f"--html is {str(self.html)!r}, only .html is written", "give a name.html")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DoctorConfig:
+class DoctorConfig(Options):
     """Nothing is changed on the machine."""

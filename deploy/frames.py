@@ -52,7 +52,7 @@ class Frames:
         if self._shape != STACK_SHAPE:
             raise UserError(
                 f"{reader} reads input of shape {self._shape}, a buffer has {STACK_SHAPE}",
-                "leave --buffer away: random frames are used",
+                "omit --buffer, and random frames are used",
             )
         from spikestill.dataset.reader import BufferReader
 
@@ -62,7 +62,7 @@ class Frames:
             self._reader.close()
             raise UserError(
                 f"{buffer}: frames of {self._reader.game}, {reader} plays {game}",
-                f"give --buffer a recording of {game}, or leave it away: random frames are used",
+                f"give --buffer a recording of {game}, or omit it, and random frames are used",
             )
         available = len(self._reader)
         rng = np.random.default_rng(seed)

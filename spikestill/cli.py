@@ -172,23 +172,34 @@ def report(verb: Verb, result: StageResult, as_json: bool) -> None:
 def parse(verb: Verb, words: Sequence[str]) -> Arguments:
     """Return what ``words`` (after the verb) say: ``--name value``, ``--name=value``, a bare word, switches.
 
+    After ``--`` every word is a bare one.
+
     Raises:
         UserError: an unknown option (the nearest is named), a missing value, a bare word too many.
     """
-    from spikestill.configs.loading import options, unknown
+    from spikestill.configs.loading import unknown
+    from spikestill.configs.options import full_name, options, shown_options
 
     own = {option.name: option for option in options(verb.config_class())}
-    arguments, index, bare = Arguments(), 0, ""
+    shown = [option.name for option in shown_options(verb.config_class())]
+    arguments, index, bare, ended = Arguments(), 0, "", False
     while index < len(words):
         word, index = words[index], index + 1
-        if word == "-h":
-            word = "--help"
-        if not word.startswith("--") or word == "--":
+        if word == "--" and not ended:
+            ended = True
+            continue
+        if ended or not word.startswith("-") or word == "-":
             _positional(verb, word, arguments)
             bare = word
             continue
+        if not word.startswith("--"):
+            if word != "-h":
+                raise UserError(f"unknown option {word}", "options begin with --, such as --help")
+            word = "--help"
         name, equals, value = word[2:].partition("=")
         name = name.replace("-", "_")
+        if name not in COMMON and name not in own:
+            name = full_name(name, shown) or name
         if name in COMMON and not COMMON[name][0]:
             if equals:
                 raise UserError(f"--{name} is a switch, it takes no value", f"give --{name} alone")
@@ -198,7 +209,7 @@ def parse(verb: Verb, words: Sequence[str]) -> Arguments:
             # A whole group may be given as its YAML in the recipe only.
             raise unknown(name, [*own, *COMMON], "option")
         if bare and name == verb.positional:
-            raise UserError(f"{word} is given, and {bare!r} without its name too", "leave one of them away")
+            raise UserError(f"{word} is given, and {bare!r} without its name too", "omit one of them")
         if not equals:
             following = words[index] if index < len(words) else None
             takes_none = name in own and own[name].type is bool
@@ -211,7 +222,7 @@ def parse(verb: Verb, words: Sequence[str]) -> Arguments:
         (arguments.common if name in COMMON else arguments.own)[name] = value
     if "resume" in arguments.common and not verb.goes_on:
         resumable = ", ".join(name for name, each in VERBS.items() if each.resumable)
-        raise UserError(f"{verb.name} has nothing to resume", f"leave --resume away; it is for {resumable}")
+        raise UserError(f"{verb.name} has nothing to resume", f"omit --resume; it is for {resumable}")
     return arguments
 
 
@@ -228,7 +239,7 @@ def _positional(verb: Verb, word: str, arguments: Arguments) -> None:
         )
     if verb.positional in arguments.own:
         raise UserError(
-            f"{verb.name} takes one {_positional_word(verb)}, {word!r} is one too many", "leave it away"
+            f"{verb.name} takes one {_positional_word(verb)}, {word!r} is one too many", "omit it"
         )
     arguments.own[verb.positional] = word.replace("-", "_") if verb.positional.endswith("game") else word
 
@@ -254,7 +265,8 @@ def _run_dir(verb: Verb, arguments: Arguments) -> Path:
 
 
 def _config(verb: Verb, arguments: Arguments, run_dir: Path) -> Any:
-    from spikestill.configs.loading import find_recipe, load, nested, options, read_recipe
+    from spikestill.configs.loading import find_recipe, load, nested, read_recipe
+    from spikestill.configs.options import options
 
     recipe = find_recipe(arguments.common["config"]) if "config" in arguments.common else None
     given = nested({**(read_recipe(recipe) if recipe else {}), **arguments.own})
@@ -292,7 +304,8 @@ def verb_help(verb: Verb) -> str:
     """Return the text of ``spikestill VERB --help``: usage, an example and every option with its default."""
     import textwrap
 
-    from spikestill.configs.loading import options, to_flag, type_name
+    from spikestill.configs.loading import to_flag
+    from spikestill.configs.options import Choices, rule_of, shown_options, type_name
 
     bare = f" [{_positional_word(verb)}]" if verb.positional else ""
     what = " ".join((verb.config_class().__doc__ or "").split())
@@ -305,20 +318,18 @@ def verb_help(verb: Verb) -> str:
         "example:",
         *(f"  {line}" for line in verb.example.splitlines()),
         "",
+        *_names_explained(verb),
         "options:",
     ]
-    for option in options(verb.config_class()):
-        if option.name.startswith(tuple(getattr(verb.config_class(), "HIDDEN", ()))):
-            continue
-        default = to_flag(option.default)
-        lines.append(
-            f"  --{option.name} {type_name(option.type)}  [{default}]" if default else f"  --{option.name}"
-        )
+    for option in shown_options(verb.config_class()):
+        default = "required" if option.default is dataclasses.MISSING else to_flag(option.default) or "empty"
+        lines.append(f"  --{option.name} {type_name(option.type)}  [{default}]")
         lines += textwrap.wrap(
             option.doc.replace("``", ""), 100, initial_indent=" " * 6, subsequent_indent=" " * 6
         )
-        if option.name in (choices := getattr(verb.config_class(), "CHOICES", {})):
-            lines += [f"        {name:<12} {text}" for name, text in choices[option.name]().items()]
+        rule = rule_of(option.type)
+        if isinstance(rule, Choices):
+            lines += [f"        {name:<12} {text}" for name, text in rule.explained().items()]
     lines += ["", "options of every command:"]
     for name, (takes_value, text) in COMMON.items():
         if name == "resume" and not verb.resumable:
@@ -326,6 +337,18 @@ def verb_help(verb: Verb) -> str:
         lines.append(f"  --{name}{' VALUE' if takes_value else ''}")
         lines.append(f"      {text}")
     return "\n".join(lines)
+
+
+def _names_explained(verb: Verb) -> list[str]:
+    """Return what a bare word stands for, and how much of a dotted name is enough."""
+    from spikestill.configs.options import shown_options
+
+    lines = []
+    if verb.positional:
+        lines.append(f"{_positional_word(verb)} is --{verb.positional}, without its name.")
+    if any("." in option.name for option in shown_options(verb.config_class())):
+        lines.append("The last part of a dotted option is enough where no other ends so: --frame_skip 2.")
+    return [*lines, ""] if lines else []
 
 
 def _bad_arguments(error: UserError, see: str) -> int:

@@ -92,7 +92,7 @@ def stage_key(name: str, config: Any, state: State) -> str:
         UserError: a file that it reads is missing.
     """
     files = files_read(name, config)
-    without = {*files, *INPUTS[name], *getattr(config, "WITHOUT_EFFECT", ())}
+    without = {*files, *INPUTS[name], *config.WITHOUT_EFFECT}
     options = {option: value for option, value in plain(config).items() if option not in without}
     parents = {}
     for option, path in files.items():
@@ -123,7 +123,7 @@ def run(config: RunConfig, run_dir: Path, *, resume: bool = False) -> StageResul
     An interrupted stage is always resumed where it can be, so ``resume`` changes nothing.
 
     Raises:
-        UserError: whatever a stage refuses, prefixed with nothing: the stage's name is on the line above.
+        UserError: whatever a stage refuses; the line above it names the stage.
     """
     from spikestill.common.zoo import zoo_path
 

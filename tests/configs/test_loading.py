@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 import yaml
@@ -14,20 +14,18 @@ from hypothesis import strategies as st
 from spikestill.common.environment import check_environment
 from spikestill.common.errors import UserError
 from spikestill.configs import loading
+from spikestill.configs.options import Choices, Options, Range, field_docs, full_name, options, type_name
+from spikestill.configs.teach import TeachConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Inner:
+class Inner(Options):
     """Inner options."""
 
-    depth: int = 3
-    """How deep, 1..9."""
+    depth: Annotated[int, Range(1, 9)] = 3
+    """How deep."""
     kind: Literal["plain", "fancy"] = "plain"
     """Which kind."""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.depth <= 9:
-            raise UserError(f"depth is {self.depth}, its range is 1..9", "give 3")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +60,7 @@ class Required:
 def test_defaults_of_a_group_are_those_of_the_outer_class() -> None:
     assert loading.load(Outer, None, {}).inner.depth == 5
     assert loading.load(Outer, None, {"inner.kind": "fancy"}).inner == Inner(depth=5, kind="fancy")
-    shown = {option.name: option.default for option in loading.options(Outer)}
+    shown = {option.name: option.default for option in options(Outer)}
     assert shown["inner.depth"] == 5
 
 
@@ -107,8 +105,11 @@ def test_printed_yaml_reads_back_equal(
             {"inner.kind": "fancier"},
             r"--inner\.kind is 'fancier'; known: plain, fancy\. Did you mean 'fancy'\.",
         ),
-        ({"inner.depth": "2.5"}, r"--inner\.depth is '2\.5', int wanted"),
-        ({"inner.depth": "10"}, r"depth is 10, its range is 1\.\.9\. Give 3\."),
+        ({"inner.depth": "2.5"}, r"--inner\.depth is '2\.5', int 1\.\.9 wanted"),
+        (
+            {"inner.depth": "10"},
+            r"Inner\.depth is 10, its range is 1\.\.9\. Give --inner\.depth a value in that range\.",
+        ),
         ({"rate": "fast"}, r"--rate is 'fast', float wanted"),
         ({"rate": None}, r"--rate is None, float wanted"),
         ({"on": "perhaps"}, r"--on is 'perhaps', true\|false wanted"),
@@ -174,5 +175,79 @@ def test_the_nearest_word_is_found_in_any_case() -> None:
 
 
 def test_docstrings_under_fields_become_help() -> None:
-    assert loading.field_docs(Outer)["rate"] == "A rate, over two lines."
-    assert all(option.doc for option in loading.options(Outer))
+    assert field_docs(Outer)["rate"] == "A rate, over two lines."
+    assert all(option.doc for option in options(Outer))
+
+
+NAMES = {"first": 1}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ruled(Options):
+    """Options with rules."""
+
+    size: Annotated[int, Range(1, 1e9)] | None = None
+    """A size, or none."""
+    rate: Annotated[float, Range(0)] = 0.0
+    """A rate."""
+    name: Annotated[str, Choices(NAMES)] = "first"
+    """A name of a table."""
+    kind: Literal["plain", "fancy"] | None = None
+    """A kind, or none."""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"size": 0}, r"Ruled\.size is 0, its range is 1\.\.1e9\. Give --size a value in that range\."),
+        ({"size": 2.5}, r"Ruled\.size is 2\.5, int 1\.\.1e9 wanted\. Give --size a whole number\."),
+        ({"size": True}, r"Ruled\.size is True, its range is 1\.\.1e9"),
+        ({"rate": float("nan")}, r"Ruled\.rate is nan, its range is >= 0"),
+        ({"rate": "1"}, r"Ruled\.rate is '1', its range is >= 0"),
+        ({"name": "frist"}, r"Ruled\.name is 'frist'; known: first\. Did you mean 'first'\."),
+        ({"kind": "fancier"}, r"Ruled\.kind is 'fancier'; known: plain, fancy\. Did you mean 'fancy'\."),
+    ],
+)
+def test_an_option_is_checked_however_the_object_is_made(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Ruled(**wrong)
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(Ruled(), **wrong)
+
+
+def test_an_optimiser_that_teach_does_not_have_is_refused() -> None:
+    with pytest.raises(UserError, match=r"TeachConfig\.optimizer is 'sgd'; known: adam, rmsprop"):
+        TeachConfig(optimizer="sgd")
+
+
+def test_a_table_of_choices_may_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(NAMES, "second", 2)
+    assert Ruled(name="second").name == "second"
+
+
+def test_help_reads_the_same_range_and_choices() -> None:
+    shown = {option.name: type_name(option.type) for option in options(Ruled)}
+    assert shown == {
+        "size": "int 1..1e9 or null", "rate": "float >= 0", "name": "first", "kind": "plain|fancy or null"
+    }  # fmt: skip
+
+
+def test_a_flag_mends_what_a_recipe_lacks(tmp_path: Path) -> None:
+    """And the recipe is not blamed for what a flag breaks."""
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("inner: {depth: 12}\n")
+    assert loading.load(Outer, recipe, {"inner.depth": "5"}).inner.depth == 5
+    recipe.write_text("rate: 1\n")
+    with pytest.raises(UserError, match=r"^Inner\.depth is 0"):
+        loading.load(Outer, recipe, {"inner.depth": "0"})
+    recipe.write_text("inner: {depth: 12}\n")
+    with pytest.raises(UserError, match=r"r\.yaml: Inner\.depth is 12"):
+        loading.load(Outer, recipe, {})
+
+
+def test_a_short_name_finds_the_only_option_that_ends_so() -> None:
+    assert full_name("depth", ["inner.depth", "rate"]) == "inner.depth"
+    assert full_name("rate", ["inner.rate", "rate"]) == "rate"
+    assert full_name("ate", ["rate"]) == ""
+    with pytest.raises(UserError, match=r"--rate may be --a\.rate, --b\.rate\. Give one of them whole\."):
+        full_name("rate", ["a.rate", "b.rate"])

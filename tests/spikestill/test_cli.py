@@ -17,6 +17,7 @@ from spikestill.common.errors import BackendError
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult
 from spikestill.configs import loading
+from spikestill.configs.options import options, shown_options, type_name
 from spikestill.student import integer_net
 from spikestill.student.architectures import LayerSpec
 from spikestill.verbs import VERBS, Verb
@@ -84,11 +85,10 @@ def test_every_verb_explains_itself_without_its_stage(name: str, capsys: pytest.
     assert cli.main([name, "--help"]) == 0
     text = capsys.readouterr().out
     assert verb.example.splitlines()[0] in text
-    hidden = tuple(getattr(verb.config_class(), "HIDDEN", ()))
-    for option in loading.options(verb.config_class()):
+    for option in options(verb.config_class()):
         assert option.doc, f"{option.name} has no docstring"
-        if not option.name.startswith(hidden):
-            assert f"--{option.name}" in text
+    for option in shown_options(verb.config_class()):
+        assert f"--{option.name} {type_name(option.type)}" in text
     assert callable(verb.stage())
 
 
@@ -131,6 +131,12 @@ def test_every_shipped_recipe_is_valid(recipe: Path, capsys: pytest.CaptureFixtu
         ),
         (["play", "--environment.game", "qbert", "pong"], "play takes one GAME, 'pong' is one too many"),
         (["play", "--run_dir", ""], "--run_dir is empty"),
+        (["play", "--game", "qbert", "pong"], "play takes one GAME, 'pong' is one too many"),
+        (["play", "pong", "--game", "qbert"], "--game is given, and 'pong' without its name"),
+        (["play", "-x"], "unknown option -x. Options begin with --"),
+        (["play", "--", "pong", "qbert"], "play takes one GAME, 'qbert' is one too many"),
+        (["run", "--epsilon", "0"], "--epsilon may be --record.epsilon, --play.epsilon, --evaluate.epsilon"),
+        (["play", "pong", "--frame_skip", "17"], "--environment.frame_skip"),
         (["play", "--agent"], "--agent needs a value"),
         (["play", "--json=1"], "--json is a switch"),
         (["play", "--resume", "--run_dir", "x"], "play has nothing to resume"),
@@ -139,7 +145,7 @@ def test_every_shipped_recipe_is_valid(recipe: Path, capsys: pytest.CaptureFixtu
         (["run", "--config", "nowhere.yaml"], "nowhere.yaml: no such recipe"),
         (["run", "--record.environment.game", "qbert"], "record.environment is"),
         (["inspect"], "--path is missing"),
-        (["teach", "--steps", "many"], "--steps is 'many', int wanted"),
+        (["teach", "--steps", "many"], "--steps is 'many', int 1..1e9 wanted"),
     ],
 )
 def test_wrong_arguments_give_status_2_and_one_clear_line(
@@ -156,6 +162,14 @@ def test_wrong_arguments_give_status_2_and_one_clear_line(
 def test_the_game_may_be_a_bare_word_and_hyphens_are_underscores(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["play", "space-invaders", "--print-config"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["environment"]["game"] == "space_invaders"
+
+
+def test_the_last_part_of_a_dotted_option_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["play", "--frame-skip", "2", "--print_config", "--", "qbert"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["environment"]["frame_skip"] == 2
+    assert cli.main(["run", "--game", "qbert", "--architecture", "4chip", "--print_config"]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert (printed["environment"]["game"], printed["distill"]["architecture"]) == ("qbert", "4chip")
 
 
 def test_a_run_folder_feeds_the_next_command(student: Path, capsys: pytest.CaptureFixture[str]) -> None:

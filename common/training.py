@@ -1,23 +1,114 @@
-"""What trainings of every stage share."""
+"""What trainings of every stage share: checkpoints that refuse other options, and the sittings in which they go on."""
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from spikestill.common import curve
 from spikestill.common.errors import UserError
+from spikestill.common.progress import Progress
+from spikestill.common.provenance import Provenance
+from spikestill.common.stage import stop_on_signal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BEGIN_ANEW = "start again in another --run_dir"
 
 
-def check_same_config(
-    saved: dict[str, Any], given: dict[str, Any], path: Path, free: tuple[str, ...]
+class Checkpoint(NamedTuple):
+    """What a training left: its tensors, its counters (plain JSON values), the hashes of the files it began with."""
+
+    tensors: dict[str, Tensor]
+    counters: dict[str, Any]
+    parents: dict[str, str]
+
+
+def write_checkpoint(
+    path: Path,
+    schema: str,
+    tensors: Mapping[str, Tensor],
+    counters: Mapping[str, Any],
+    options: Mapping[str, Any],
+    provenance: Provenance,
 ) -> None:
-    """Raise UserError unless both configurations agree in all that changes the result, all but ``free``."""
+    """Write a training's whole state to a safetensors file, atomically.
+
+    Args:
+        path: the file.
+        schema: which kind of training it is.
+        tensors: by name.
+        counters: all else, plain JSON values; ``precision`` names the number format.
+        options: the training's, plain values.
+        provenance: where the training comes from.
+    """
+    from spikestill.common.tensors import write_tensors
+
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    texts = {"counters": json.dumps(dict(counters)), "config": json.dumps(dict(options))}
+    write_tensors(path, contiguous, schema, provenance, **texts)
+
+
+def read_checkpoint(
+    path: Path,
+    schema: str,
+    options: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    free: tuple[str, ...],
+    number_format: str,
+) -> Checkpoint:
+    """Read what :func:`write_checkpoint` wrote, for a training that goes on with ``options``.
+
+    Args:
+        path: the file.
+        schema: as it was written with.
+        options: of now, plain values.
+        defaults: of every option; one that is newer than the checkpoint had its default then.
+        free: options that may differ.
+        number_format: the name of the format that this training computes in.
+
+    Raises:
+        UserError: the file cannot be read, or was written with other options or in another format.
+    """
+    from spikestill.common.tensors import read_tensors
+
+    tensors, metadata = read_tensors(path, schema, BEGIN_ANEW)
+    check_same_options(filled(json.loads(metadata["config"]), defaults), options, path, free)
+    counters = json.loads(metadata["counters"])
+    # Checkpoints from before 2026-11-22 do not say their format.
+    saved = counters.get("precision")
+    if saved is not None and saved != number_format:
+        raise UserError(
+            f"{path}: was trained in {saved}; --precision {options['precision']} is {number_format} on this machine",
+            f"give --precision {saved}, or {BEGIN_ANEW}",
+        )
+    return Checkpoint(tensors, counters, dict(Provenance.from_json(metadata["provenance"]).parents))
+
+
+def filled(saved: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``saved`` with what it lacks taken from ``defaults``, in nested groups too."""
+    whole = dict(defaults) | dict(saved)
+    for name, value in defaults.items():
+        if isinstance(value, Mapping) and isinstance(saved.get(name), Mapping):
+            whole[name] = filled(saved[name], value)
+    return whole
+
+
+def check_same_options(
+    saved: Mapping[str, Any], given: Mapping[str, Any], path: Path, free: tuple[str, ...]
+) -> None:
+    """Raise UserError unless both agree in every option of ``given`` but the ``free`` ones."""
     for name, value in given.items():
-        if isinstance(value, dict) and isinstance(saved.get(name), dict):
+        if isinstance(value, Mapping) and isinstance(saved.get(name), Mapping):
             theirs, ours = (
                 {f"{name}.{key}": each for key, each in group.items()} for group in (saved[name], value)
             )
-            check_same_config(theirs, ours, path, free)
+            check_same_options(theirs, ours, path, free)
         elif name not in free and saved.get(name) != value:
             raise UserError(
                 f"{path}: was written with {name} {saved.get(name)!r}, now it is {value!r}",
@@ -25,10 +116,90 @@ def check_same_config(
             )
 
 
-def check_same_format(saved: str | None, now: str, precision: str, path: Path) -> None:
-    """Raise UserError where a checkpoint was trained in another number format; those before 2026-11-22 do not say."""
-    if saved is not None and saved != now:
-        raise UserError(
-            f"{path}: was trained in {saved}; --precision {precision} is {now} on this machine",
-            f"give --precision {saved}, or start in another --run_dir",
-        )
+class Sitting:
+    """One sitting of a training: its progress bar, learning curve, checkpoints in time, and the user's wish to stop.
+
+    A context: on leaving it in peace the training is saved.
+
+    Args:
+        stage: the command, which names the bar and the curve ``STAGE.jsonl``.
+        run_dir: where the curve goes.
+        step: returns how far the training is.
+        steps: how far it is to go.
+        unit: what a step is.
+        save: writes the training's files.
+        checkpoint_minutes: wall-clock minutes between two calls of ``save``.
+        resumed: the training goes on from a checkpoint; else a curve from before its first one is deleted.
+    """
+
+    def __init__(
+        self,
+        stage: str,
+        run_dir: Path,
+        *,
+        step: Callable[[], int],
+        steps: int,
+        unit: str,
+        save: Callable[[], None],
+        checkpoint_minutes: float,
+        resumed: bool,
+    ) -> None:
+        self._curve = run_dir / f"{stage}.jsonl"
+        self._step, self._save, self._period_s = step, save, 60.0 * checkpoint_minutes
+        self._first = self._shown = step()
+        self._spent_s = curve.cut(self._curve, self._first) if resumed else 0.0
+        if not resumed:
+            self._curve.unlink(missing_ok=True)
+        self._stopping = stop_on_signal()
+        self._label, self._steps, self._unit = stage, steps, unit
+        self._began = self._saved = time.monotonic()
+        self._ended: float | None = None
+
+    def __enter__(self) -> Sitting:
+        self.stop = self._stopping.__enter__()
+        self.bar = Progress(self._label, self._steps, self._unit, self._first)
+        self._began = self._saved = time.monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended = time.monotonic()
+        try:
+            self.bar.close()
+            if kind is None:
+                self._save()
+        finally:
+            self._stopping.__exit__(kind, error, trace)
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds of this sitting."""
+        return (time.monotonic() if self._ended is None else self._ended) - self._began
+
+    @property
+    def rate(self) -> float:
+        """Steps a second of this sitting."""
+        return (self._step() - self._first) / max(self.seconds, 1e-9)
+
+    def advance(self, **shown: object) -> None:
+        """Show how far the training is, and ``shown`` beside it; save where it is time to.
+
+        Raises:
+            UserError: the disk is full, or the training refuses to save its state.
+        """
+        self.bar.advance(self._step() - self._shown, **shown)
+        self._shown = self._step()
+        if time.monotonic() - self._saved >= self._period_s:
+            self._save()
+            self._saved = time.monotonic()
+
+    def log(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Add a line to the learning curve: ``step``, ``seconds`` of all sittings, and ``values``; return it.
+
+        Raises:
+            UserError: the disk is full.
+        """
+        line = {"step": self._step(), "seconds": round(self._spent_s + self.seconds, 1), **values}
+        curve.append(self._curve, line)
+        return line

@@ -26,7 +26,9 @@ from spikestill.common.processor import cores
 from spikestill.common.progress import Progress
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult, StopRequest, goes_on, stop_on_signal
+from spikestill.common.training import check_same_options, filled
 from spikestill.common.zoo import zoo_path
+from spikestill.configs.loading import plain
 from spikestill.configs.record import RecordConfig
 from spikestill.dataset.format import (
     CHUNK_ROWS,
@@ -40,8 +42,8 @@ from spikestill.teacher.atari.environment import action_meanings, make_vector_en
 
 # Blocks that may wait to be packed before the games wait for the disk.
 BLOCKS_IN_FLIGHT = 2
-# Options that may differ between a recording and its resumption; teacher and student are compared by their hashes.
-FREE_OPTIONS = (*RecordConfig.WITHOUT_EFFECT, "frames", "compression", "teacher", "student")
+# Options that may differ between a recording and its resumption. Teacher and student are compared by their hashes.
+FREE_OPTIONS = (*RecordConfig.WITHOUT_EFFECT, "frames", "compression")
 
 
 # Gives the actions, int64 (B,), of uint8 stacks (B, 4, 84, 84).
@@ -250,16 +252,14 @@ def check_teacher(teacher_game: str, teacher_actions: int, game: str) -> None:
 
 
 def _reopen(path: Path, config: RecordConfig, provenance: Provenance) -> BufferWriter:
-    from spikestill.common.training import check_same_config
-
     writer = BufferWriter.append(path, config.compression)
     try:
         saved, now = (
-            {name: value for name, value in record.config.items() if name not in FREE_OPTIONS}
+            filled(record.config, plain(RecordConfig()))
             | {role: record.parents.get(role) for role in ("teacher", "student")}
             for record in (writer.header.provenance, provenance)
         )
-        check_same_config(saved, now, path, ())
+        check_same_options(saved, now, path, FREE_OPTIONS)
     except BaseException:
         writer.close()
         raise

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,22 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spikestill.common import curve
 from spikestill.common.artefacts import RESUMED_FROM, STUDENT, TEACHER
 from spikestill.common.errors import UserError
 from spikestill.common.precision.formats import number_format
 from spikestill.common.processor import compute_device, cores, keep_freed_memory
-from spikestill.common.progress import Progress
 from spikestill.common.provenance import Provenance, file_sha256
-from spikestill.common.stage import StageResult, goes_on, stop_on_signal
+from spikestill.common.stage import StageResult, goes_on
 from spikestill.common.tensors import (
     optimizer_tensors,
     read_tensors,
     restore_optimizer,
     restoring,
-    write_tensors,
 )
-from spikestill.common.training import check_same_config, check_same_format
+from spikestill.common.training import BEGIN_ANEW, Sitting, read_checkpoint, write_checkpoint
 from spikestill.common.zoo import zoo_path
 from spikestill.configs.distill import DistillConfig
 from spikestill.configs.loading import plain
@@ -44,7 +40,6 @@ from spikestill.teacher.atari.q_network import Weights
 from spikestill.teacher.checkpoint import read_teacher
 
 CHECKPOINT = RESUMED_FROM["distill"]
-METRICS = "distill.jsonl"
 SCHEMA = "spikestill.distill-checkpoint"
 VALIDATION_FRAMES = 1_024
 RECALIBRATION_BATCHES = 64
@@ -138,7 +133,7 @@ class Distillation:
                 self.hints.parameters, lr=config.hint_learning_rate, fused=True
             )
         if checkpoint is not None:
-            with restoring(checkpoint, "start again in another --run_dir"):
+            with restoring(checkpoint, BEGIN_ANEW):
                 self.restore(checkpoint)
 
     def _begin_with(self, checkpoint: Path) -> None:
@@ -291,14 +286,11 @@ class Distillation:
         if self.hints is not None:
             hints = self.hints.state() | optimizer_tensors(self.hint_optimizer)
             tensors |= {f"hints.{name}": tensor for name, tensor in hints.items()}
-        write_tensors(
-            path, {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, SCHEMA, provenance,
-            counters=json.dumps({
-                "step": self.step, "rng": self.rng.bit_generator.state, "shares": self.shares,
-                "precision": self.format.name,
-            }),
-            config=json.dumps(plain(self.config)),
-        )  # fmt: skip
+        counters = {
+            "step": self.step, "rng": self.rng.bit_generator.state, "shares": self.shares,
+            "precision": self.format.name,
+        }  # fmt: skip
+        write_checkpoint(path, SCHEMA, tensors, counters, plain(self.config), provenance)
 
     def provenance(self) -> Provenance:
         """Return where the student comes from; a resumed one from the files that it began with."""
@@ -311,18 +303,16 @@ class Distillation:
         Raises:
             UserError: the file cannot be read, or belongs to another buffer or other options.
         """
-        tensors, metadata = read_tensors(path, SCHEMA, "start again in another --run_dir")
-        check_same_config(json.loads(metadata["config"]), plain(self.config), path, FREE_OPTIONS)
-        parents = Provenance.from_json(metadata["provenance"]).parents
+        tensors, counters, parents = read_checkpoint(
+            path, SCHEMA, plain(self.config), plain(DistillConfig()), FREE_OPTIONS, self.format.name
+        )
         if parents.get("buffer") != self.parents["buffer"]:
             raise UserError(
                 f"{path}: was trained on another buffer than {self.config.buffer}",
                 "give that buffer, or start again in another --run_dir",
             )
-        counters = json.loads(metadata["counters"])
-        check_same_format(counters.get("precision"), self.format.name, self.config.precision, path)
-        self.parents = dict(parents)
-        self._load_network(tensors, path, "start again in another --run_dir")
+        self.parents = parents
+        self._load_network(tensors, path, BEGIN_ANEW)
         restore_optimizer(self.optimizer, tensors)
         if self.hints is not None:
             hints = {
@@ -369,7 +359,7 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(cores())
-    checkpoint, metrics = run_dir / CHECKPOINT, run_dir / METRICS
+    checkpoint = run_dir / CHECKPOINT
     keep_freed_memory()
     resume = goes_on("distill", run_dir, STUDENT, resume=resume)
     with BufferReader(config.buffer) as reader:
@@ -378,27 +368,19 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
         training = Distillation(config, reader, teacher, checkpoint if resume else None)
         if hinting is not None:
             training.parents["teacher"] = file_sha256(hinting)
-        provenance, spent = training.provenance(), 0.0
-        if resume:
-            spent = curve.cut(metrics, training.step)
-        else:
-            metrics.unlink(missing_ok=True)  # of a training that ended before its first checkpoint
-        began = saved = time.monotonic()
-        first = training.step
-        found: list[tuple[float, float]] = []
-        with stop_on_signal() as stop, Progress("distill", config.steps, "batches", training.step) as bar:
-            while training.step < config.steps and not stop:
-                found.append(training.train_step())
-                bar.advance(1, loss=found[-1][0], agreement=found[-1][1])
-                if training.step % config.log_steps == 0:
-                    loss, agreement = np.mean(found, axis=0)
-                    _log(training, metrics, loss, agreement, spent + time.monotonic() - began)
-                    found.clear()
-                if time.monotonic() - saved >= 60.0 * config.checkpoint_minutes:
-                    training.save(checkpoint, provenance)
-                    saved = time.monotonic()
-        seconds = time.monotonic() - began
-        training.save(checkpoint, provenance)
+        provenance = training.provenance()
+        sitting = Sitting(
+            "distill",
+            run_dir,
+            step=lambda: training.step,
+            steps=config.steps,
+            unit="batches",
+            save=lambda: training.save(checkpoint, provenance),
+            checkpoint_minutes=config.checkpoint_minutes,
+            resumed=resume,
+        )
+        with sitting:
+            _train(training, sitting)
         finished = training.step >= config.steps
         if finished:
             print("distill: takes the statistics of the finished weights", file=sys.stderr, flush=True)
@@ -408,20 +390,30 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
             "steps": training.step,
             "samples": training.step * config.batch_size,
             "held_out_steps": training.held_out,
-            "seconds": seconds,
-            "samples_per_s": (training.step - first) * config.batch_size / max(seconds, 1e-9),
+            "seconds": sitting.seconds,
+            "samples_per_s": sitting.rate * config.batch_size,
             "agreement": training.validate()["agreement"],
         }
         training.close()
     return StageResult(run_dir / STUDENT, summary, finished)
 
 
-def _log(training: Distillation, metrics: Path, loss: float, agreement: float, seconds: float) -> None:
+def _train(training: Distillation, sitting: Sitting) -> None:
+    """Train until the steps are done or the user stops it."""
+    found: list[tuple[float, float]] = []
+    while training.step < training.config.steps and not sitting.stop:
+        found.append(training.train_step())
+        if training.step % training.config.log_steps == 0:
+            loss, agreement = np.mean(found, axis=0)
+            _log(training, sitting, loss, agreement)
+            found.clear()
+        sitting.advance(**({"loss": found[-1][0], "agreement": found[-1][1]} if found else {}))
+
+
+def _log(training: Distillation, sitting: Sitting, loss: float, agreement: float) -> None:
     validation = training.validate()
     values = {
-        "step": training.step,
         "samples": training.step * training.config.batch_size,
-        "seconds": round(seconds, 1),
         "learning_rate": learning_rate(training.config, training.step),
         "loss": float(loss),
         "agreement": float(agreement),
@@ -429,4 +421,4 @@ def _log(training: Distillation, metrics: Path, loss: float, agreement: float, s
         "validation_agreement": validation["agreement"],
         "validation_regret": validation["regret"],
     }
-    curve.append(metrics, values)
+    sitting.log(values)

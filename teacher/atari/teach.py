@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import shutil
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,16 +19,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from spikestill.common import curve
 from spikestill.common.artefacts import RESUMED_FROM, TEACHER
 from spikestill.common.errors import UserError
 from spikestill.common.precision.formats import number_format
 from spikestill.common.processor import compute_device, cores, keep_freed_memory, yield_to_others
-from spikestill.common.progress import Progress
 from spikestill.common.provenance import Provenance, file_sha256
-from spikestill.common.stage import StageResult, goes_on, stop_on_signal
-from spikestill.common.tensors import read_tensors, restoring, write_tensors
-from spikestill.common.training import check_same_config, check_same_format
+from spikestill.common.stage import StageResult, goes_on
+from spikestill.common.tensors import restoring
+from spikestill.common.training import BEGIN_ANEW, Sitting, read_checkpoint, write_checkpoint
 from spikestill.configs.loading import plain
 from spikestill.configs.teach import TeachConfig
 from spikestill.teacher.atari.actor import Actor, Transition
@@ -45,7 +41,6 @@ from spikestill.teacher.checkpoint import CHECKPOINT_SCHEMA, read_teacher, save_
 from spikestill.teacher.policy import TeacherPolicy
 
 CHECKPOINT = RESUMED_FROM["teach"]
-METRICS = "teach.jsonl"
 LOG_UPDATES = 1_000
 
 
@@ -106,7 +101,7 @@ class Training:
         self.games = 0
         self.parents: dict[str, str] = {}
         if checkpoint is not None:
-            with restoring(checkpoint, "start again in another --run_dir"):
+            with restoring(checkpoint, BEGIN_ANEW):
                 self.restore(checkpoint)
         elif config.initial is not None:
             self.learner.begin_with(_initial_weights(config, self.actor.actions))
@@ -194,10 +189,7 @@ class Training:
             "games": self.games, "returns": list(self.returns),
             "rng": self.rng.bit_generator.state, "precision": self.learner.format.name, "selection": selection,
         }  # fmt: skip
-        write_tensors(
-            path, tensors, CHECKPOINT_SCHEMA, provenance,
-            counters=json.dumps(counters), config=json.dumps(plain(self.config)),
-        )  # fmt: skip
+        write_checkpoint(path, CHECKPOINT_SCHEMA, tensors, counters, plain(self.config), provenance)
 
     def provenance(self) -> Provenance:
         """Return where the teacher comes from; a resumed one from the files that it began with."""
@@ -210,12 +202,14 @@ class Training:
         Raises:
             UserError: the file cannot be read, or was written with other options.
         """
-        tensors, metadata = read_tensors(path, CHECKPOINT_SCHEMA, "start again in another --run_dir")
-        # An option that is newer than the checkpoint had what is its default now.
-        saved = plain(TeachConfig()) | json.loads(metadata["config"])
-        check_same_config(saved, plain(self.config), path, FREE_OPTIONS)
-        counters = json.loads(metadata["counters"])
-        check_same_format(counters.get("precision"), self.learner.format.name, self.config.precision, path)
+        tensors, counters, parents = read_checkpoint(
+            path,
+            CHECKPOINT_SCHEMA,
+            plain(self.config),
+            plain(TeachConfig()),
+            FREE_OPTIONS,
+            self.learner.format.name,
+        )
         parts: dict[str, dict[str, Any]] = {"learner": {}, "selection": {}, "actor": {}, "replay": {}}
         for name, tensor in tensors.items():
             part, _, inner = name.partition(".")
@@ -224,12 +218,12 @@ class Training:
         try:
             self.learner.check_finite()
         except DivergedError as error:
-            raise UserError(f"{path}: {error.what}", "start again in another --run_dir") from error
+            raise UserError(f"{path}: {error.what}", BEGIN_ANEW) from error
         self.replay.set_state(parts["replay"])
         self.actor.set_state(parts["actor"])
         if "selection" in counters:
             self.selection.set_state(parts["selection"], counters["selection"])
-        self.parents = dict(Provenance.from_json(metadata["provenance"]).parents)
+        self.parents = parents
         self.step, self.segment_began = counters["step"], counters["segment_began"]
         self.target_due, self.games = counters["target_due"], counters["games"]
         self.returns = deque(counters["returns"], maxlen=100)
@@ -292,58 +286,22 @@ def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageRes
     resume = goes_on("teach", run_dir, TEACHER, resume=resume)
     training = Training(config, checkpoint if resume else None)
     provenance = training.provenance()
-    spent, scalars = 0.0, run_dir / "tensorboard"
-    if resume:
-        spent = curve.cut(run_dir / METRICS, training.step)
-    else:
+    if not resume:
         # Of a training that ended before its first checkpoint.
-        (run_dir / METRICS).unlink(missing_ok=True)
-        shutil.rmtree(scalars, ignore_errors=True)
-    board = SummaryWriter(str(scalars), purge_step=training.step + 1)
-    began, saved, logged = time.monotonic(), time.monotonic(), training.learner.updates // LOG_UPDATES
-    first_step, skipped, scale = training.step, 0, training.learner.scale.value
-
-    def log(report: UpdateReport) -> None:
-        elapsed = time.monotonic() - began
-        rate = (training.step - first_step) / elapsed
-        _log(board, run_dir / METRICS, training, report, spent + elapsed, rate, skipped)
-
-    last: UpdateReport | None = None
-    with stop_on_signal() as stop, Progress("teach", config.steps, "steps", training.step) as bar:
-        if training.learner.format.emulated:
-            bar.say(
-                f"{training.learner.format.name} is emulated on this processor, and slower than fp32 (--precision fp32)"
-            )
-        while not stop and (training.selection_due() or training.step < config.steps):
-            if training.selection_due():
-                with _naming_checkpoint(training, checkpoint), bar.aside():
-                    played = training.select(provenance, stop.__bool__)
-                if played:
-                    bar.say(_selected(training))
-                continue
-            before = training.step
-            with _naming_checkpoint(training, checkpoint):
-                reports = training.round()
-            skipped += sum(report.skipped for report in reports)
-            score = training.mean_return()
-            bar.advance(training.step - before, score="-" if score is None else score, games=training.games)
-            last = reports[-1] if reports else last
-            if last is not None and training.learner.updates // LOG_UPDATES > logged:
-                logged = training.learner.updates // LOG_UPDATES
-                log(last)
-                if training.learner.scale.value < scale:
-                    bar.say(
-                        f"the loss scale fell from {scale:g} to {training.learner.scale.value:g}: gradients overflow "
-                        f"{config.precision}; if it goes on falling, lower --learning_rate"
-                    )
-                skipped, scale, last = 0, training.learner.scale.value, None
-            if time.monotonic() - saved >= 60.0 * config.checkpoint_minutes:
-                _save(training, checkpoint, run_dir / TEACHER, provenance)
-                saved = time.monotonic()
-    if last is not None:  # the curve ends where the training does
-        log(last)
-    _save(training, checkpoint, run_dir / TEACHER, provenance)
-    board.close()
+        shutil.rmtree(run_dir / "tensorboard", ignore_errors=True)
+    board = SummaryWriter(str(run_dir / "tensorboard"), purge_step=training.step + 1)
+    sitting = Sitting(
+        "teach",
+        run_dir,
+        step=lambda: training.step,
+        steps=config.steps,
+        unit="steps",
+        save=lambda: _save(training, checkpoint, run_dir / TEACHER, provenance),
+        checkpoint_minutes=config.checkpoint_minutes,
+        resumed=resume,
+    )
+    with sitting, contextlib.closing(board):
+        _train(training, sitting, board, checkpoint, provenance)
     finished = training.step >= config.steps and not training.selection_due()
     summary = {
         "steps": training.step,
@@ -352,11 +310,48 @@ def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageRes
         "mean_return_100": training.mean_return(),
         "selected_step": training.selection.best_step,
         "selected_score": training.selection.best_score,
-        "seconds": time.monotonic() - began,
-        "steps_per_s": (training.step - first_step) / max(time.monotonic() - began, 1e-9),
+        "seconds": sitting.seconds,
+        "steps_per_s": sitting.rate,
     }
     training.close()
     return StageResult(run_dir / TEACHER, summary, finished)
+
+
+def _train(
+    training: Training, sitting: Sitting, board: Any, checkpoint: Path, provenance: Provenance
+) -> None:
+    """Train until the steps are done and the snapshots compared, or the user stops it."""
+    config, learner = training.config, training.learner
+    logged, skipped, scale = learner.updates // LOG_UPDATES, 0, learner.scale.value
+    last: UpdateReport | None = None
+    if learner.format.emulated:
+        sitting.bar.say(
+            f"{learner.format.name} is emulated on this processor, and slower than fp32 (--precision fp32)"
+        )
+    while not sitting.stop and (training.selection_due() or training.step < config.steps):
+        if training.selection_due():
+            with _naming_checkpoint(training, checkpoint), sitting.bar.aside():
+                played = training.select(provenance, sitting.stop.__bool__)
+            if played:
+                sitting.bar.say(_selected(training))
+            continue
+        with _naming_checkpoint(training, checkpoint):
+            reports = training.round()
+        skipped += sum(report.skipped for report in reports)
+        last = reports[-1] if reports else last
+        if last is not None and learner.updates // LOG_UPDATES > logged:
+            logged = learner.updates // LOG_UPDATES
+            _log(training, sitting, board, last, skipped)
+            if learner.scale.value < scale:
+                sitting.bar.say(
+                    f"the loss scale fell from {scale:g} to {learner.scale.value:g}: gradients overflow "
+                    f"{config.precision}; if it goes on falling, lower --learning_rate"
+                )
+            skipped, scale, last = 0, learner.scale.value, None
+        score = training.mean_return()
+        sitting.advance(score="-" if score is None else score, games=training.games)
+    if last is not None:  # the curve ends where the training does
+        _log(training, sitting, board, last, skipped)
 
 
 @contextlib.contextmanager
@@ -388,22 +383,12 @@ def _selected(training: Training) -> str:
     return f"step {training.step:,} scores {selection.score:.4g}, {best}"
 
 
-def _log(
-    board: Any,
-    metrics: Path,
-    training: Training,
-    report: UpdateReport,
-    seconds: float,
-    steps_per_s: float,
-    skipped: int,
-) -> None:
+def _log(training: Training, sitting: Sitting, board: Any, report: UpdateReport, skipped: int) -> None:
     dead = training.learner.dead_units(np.random.default_rng(training.step))
     values = {
-        "step": training.step,
         "frames": training.step * training.config.environment.frame_skip,
         "updates": training.learner.updates,
-        "seconds": round(seconds, 1),
-        "steps_per_s": round(steps_per_s, 1),
+        "steps_per_s": round(sitting.rate, 1),
         "mean_return_100": training.mean_return(),
         "games": training.games,
         "snapshot_score": training.selection.score,
@@ -420,7 +405,7 @@ def _log(
             for layer, value in zip(("conv1", "conv2", "conv3", "hidden"), dead, strict=True)
         },
     }
-    curve.append(metrics, values)
+    values = sitting.log(values)
     for name, value in values.items():
         if name != "step" and isinstance(value, (int, float)):
             board.add_scalar(f"teach/{name}", value, training.step)

@@ -188,10 +188,10 @@ def test_the_curve_of_a_resumed_training_is_of_the_steps_that_it_did(folder, tmp
     """Stopped after 3 of 5 steps, with a line every 2: what is logged next is of step 4 alone."""
     monkeypatch.setattr(distill.Distillation, "train_step", counted(distill.Distillation.train_step))
     distill.run(config(folder, steps=3), tmp_path)
-    with open(tmp_path / distill.METRICS, "a") as file:
+    with open(tmp_path / "distill.jsonl", "a") as file:
         file.write(json.dumps({"step": 4, "seconds": 99.0, "loss": 7.0}) + "\n")
     distill.run(config(folder), tmp_path, resume=True)
-    lines = [json.loads(line) for line in (tmp_path / distill.METRICS).read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "distill.jsonl").read_text().splitlines()]
     assert [(line["step"], line["loss"]) for line in lines] == [(2, 1.5), (4, 4.0)]
     assert lines[0]["seconds"] < lines[1]["seconds"] < 99.0
 

@@ -17,7 +17,7 @@ from spikestill.common.precision.scaling import LossScale
 from spikestill.configs.teach import TeachConfig
 from spikestill.teacher.atari.host_learner import HostLearner
 from spikestill.teacher.atari.replay import Batch, Replay
-from spikestill.teacher.atari.teach import METRICS, run
+from spikestill.teacher.atari.teach import run
 from tests.teacher.noise import ACTIONS, noise_replay
 from tests.teacher.test_teach import TINY
 
@@ -153,7 +153,7 @@ def test_a_falling_loss_scale_is_logged_and_warned_about(tmp_path, monkeypatch, 
     monkeypatch.setattr("spikestill.teacher.atari.teach.LOG_UPDATES", 2)
     config = dataclasses.replace(TINY, precision="fp16", loss_scale=2.0**40, update_period=1, steps=176)
     run(config, tmp_path)
-    lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "teach.jsonl").read_text().splitlines()]
     skipped = sum(line["skipped_updates"] for line in lines)
     assert 5 < skipped < 40
     assert lines[-1]["loss_scale"] == 2.0 ** (40 - skipped)

@@ -18,7 +18,7 @@ from spikestill.configs.loading import plain
 from spikestill.configs.play import EvaluateConfig
 from spikestill.inspection import read
 from spikestill.teacher.atari.selection import SEED, Selection
-from spikestill.teacher.atari.teach import CHECKPOINT, METRICS, Training, run
+from spikestill.teacher.atari.teach import CHECKPOINT, Training, run
 from spikestill.teacher.checkpoint import CHECKPOINT_SCHEMA, read_teacher, read_teacher_file, save_teacher
 from spikestill.teacher.evaluation import evaluate
 from spikestill.teacher.policy import in_fixed_batches, load_teacher
@@ -65,7 +65,7 @@ def test_the_best_snapshot_is_the_teacher(tmp_path, capsys):
     policy = load_teacher(result.artefact)
     with in_fixed_batches(policy.q_values) as ask:
         assert played(ask) == pytest.approx(scores[best])
-    last = json.loads((tmp_path / METRICS).read_text().splitlines()[-1])
+    last = json.loads((tmp_path / "teach.jsonl").read_text().splitlines()[-1])
     assert (last["selected_step"], last["snapshot_score"]) == (best, scores[192])
     shown = read(result.artefact).figures["selected"]
     assert shown == f"step {best}, which scored {scores[best]:.4g} in 2 games"

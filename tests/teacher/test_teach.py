@@ -25,7 +25,7 @@ from spikestill.configs.teach import TeachConfig
 from spikestill.teacher.atari import q_network
 from spikestill.teacher.atari.host_learner import HostLearner
 from spikestill.teacher.atari.replay import Replay
-from spikestill.teacher.atari.teach import CHECKPOINT, METRICS, Training, exploration_rate, learning_rate, run
+from spikestill.teacher.atari.teach import CHECKPOINT, Training, exploration_rate, learning_rate, run
 from spikestill.teacher.checkpoint import CHECKPOINT_SCHEMA, read_teacher
 from spikestill.teacher.policy import load_teacher
 
@@ -94,7 +94,7 @@ def test_run_writes_teacher_checkpoint_and_metrics(tmp_path, monkeypatch):
     assert result.finished
     assert result.summary["steps"] == TINY.steps
     assert (tmp_path / CHECKPOINT).exists()
-    lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "teach.jsonl").read_text().splitlines()]
     assert len(lines) == 4
     assert lines[-1]["step"] == TINY.steps
     assert 0.0 <= lines[-1]["dead_conv1"] <= 1.0
@@ -173,19 +173,21 @@ def test_a_training_killed_before_its_first_checkpoint_begins_anew(tmp_path, mon
         with pytest.raises(KeyboardInterrupt):
             run(dataclasses.replace(TINY, batch_size=32), tmp_path)
     assert not (tmp_path / CHECKPOINT).exists()
-    (tmp_path / METRICS).write_text('{"step": 7, "seconds": 1.0}\n')
+    (tmp_path / "teach.jsonl").write_text('{"step": 7, "seconds": 1.0}\n')
     assert run(dataclasses.replace(TINY, batch_size=32, steps=144), tmp_path, resume=True).finished
     assert "nothing to resume" in capsys.readouterr().err
-    assert '"step": 7,' not in (tmp_path / METRICS).read_text()
+    assert '"step": 7,' not in (tmp_path / "teach.jsonl").read_text()
 
 
 def test_the_curve_of_a_resumed_training_has_every_line_once(tmp_path, monkeypatch):
     monkeypatch.setattr("spikestill.teacher.atari.teach.LOG_UPDATES", 5)
     run(dataclasses.replace(TINY, steps=200), tmp_path)
-    with open(tmp_path / METRICS, "a") as file:  # logged after the checkpoint, then killed within a line
+    with open(
+        tmp_path / "teach.jsonl", "a"
+    ) as file:  # logged after the checkpoint, then killed within a line
         file.write(json.dumps({"step": 400, "seconds": 99.0}) + '\n{"step": 6')
     run(TINY, tmp_path, resume=True)
-    lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "teach.jsonl").read_text().splitlines()]
     steps, seconds = [line["step"] for line in lines], [line["seconds"] for line in lines]
     assert len(steps) == 5
     assert steps[1] == 200

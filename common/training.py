@@ -91,8 +91,10 @@ def read_checkpoint(
 
 
 def filled(saved: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``saved`` with what it lacks taken from ``defaults``, in nested groups too."""
-    whole = dict(defaults) | dict(saved)
+    """Return ``saved`` with what it lacks taken from ``defaults``, nested groups too; TypeError if no mapping."""
+    if not isinstance(saved, Mapping):
+        raise TypeError(f"options are {type(saved).__name__}, a mapping wanted")
+    whole = {**defaults, **saved}
     for name, value in defaults.items():
         if isinstance(value, Mapping) and isinstance(saved.get(name), Mapping):
             whole[name] = filled(saved[name], value)

@@ -13,14 +13,14 @@ from spikestill.configs.options import Options, Range, Seed
 class ExportConfig(Options):
     """A student or its core map for other people's simulators and hardware, each with frames and their votes."""
 
-    to: Literal["ranc", "nir", "netx", "c"]
+    to: Literal["ranc", "nir", "netx", "c", "rtl"]
     """ranc: the core map and the packets of some frames, for RANC's simulator; nir: a graph of the Neuromorphic
     Intermediate Representation; netx: lava-dl's network exchange format, for Loihi; c: a C99 program without
-    allocation."""
+    allocation; rtl: the core map as SystemVerilog, with memory images and a test bench."""
     student: Path = Path("student.safetensors")
     """The student that ``distill`` wrote, for nir, netx and c."""
     core_map: Path = Path("core_map.h5")
-    """The core map that ``map`` wrote, for ranc."""
+    """The core map that ``map`` wrote, for ranc and rtl."""
     buffer: Path | None = None
     """The buffer to take frames from; None: random pixels."""
     frames: Annotated[int, Range(1, 1e5)] = 4

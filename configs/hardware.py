@@ -87,6 +87,8 @@ PRESETS: dict[str, HardwareSpec] = {
         HardwareSpec(name="ns16e", chips_x=4, chips_y=4),
         # RANC's own grid is free; its RTL holds 9-bit potentials and 9-bit signed core offsets, delays 0-14.
         HardwareSpec(name="ranc", potential_bits=9, min_delay=1, max_delay=15, max_offset=255),
+        # Our own gates (deploy/rtl): 16 bits name a core, and there is no way between cores that could be too long.
+        HardwareSpec(name="gates", cores_x=256, cores_y=256),
         # Loihi's cores are not crossbars: these give the mapper's and the partition estimate's limits.
         HardwareSpec(name="loihi", axons=4096, neurons=1024, cores_x=16, cores_y=8, max_delay=62),
         HardwareSpec(name="loihi2", axons=4096, neurons=8192, cores_x=16, cores_y=8, max_delay=62),

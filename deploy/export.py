@@ -14,7 +14,7 @@ from typing import Any
 from spikestill.common.stage import StageResult
 from spikestill.configs.exporting import ExportConfig
 from spikestill.deploy.core_map import CoreMap, check_not_stale
-from spikestill.deploy.exports import c_program, netx, nir_graph, ranc
+from spikestill.deploy.exports import c_program, gates, netx, nir_graph, ranc
 from spikestill.deploy.exports.replay import Replay, replay_of
 from spikestill.deploy.frames import Frames
 from spikestill.deploy.packed_kernel import PackedNet
@@ -23,12 +23,12 @@ from spikestill.deploy.validate import load_valid
 from spikestill.student.integer_net import IntegerNet
 from spikestill.student.integer_net import load as load_student
 
-NIR, NETX, RANC, C = "student.nir", "student.net", "ranc", "c"
+NIR, NETX, RANC, C, RTL = "student.nir", "student.net", "ranc", "c", "rtl"
 Written = tuple[Path, dict[str, Any]]
 
 
 def run(config: ExportConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
-    """Write ``ranc/``, ``student.nir``, ``student.net`` or ``c/`` into ``run_dir``.
+    """Write ``ranc/``, ``student.nir``, ``student.net``, ``c/`` or ``rtl/`` into ``run_dir``.
 
     The summary's ``ranges`` say what the net asks of the format's fields, and what they hold.
 
@@ -41,7 +41,7 @@ def run(config: ExportConfig, run_dir: Path, *, resume: bool = False) -> StageRe
     """
     began, run_dir = time.monotonic(), Path(run_dir)
     written: Callable[[ExportConfig, Path], Written] = {
-        "ranc": _ranc, "nir": _nir, "netx": _netx, "c": _c,
+        "ranc": _ranc, "nir": _nir, "netx": _netx, "c": _c, "rtl": _rtl,
     }[config.to]  # fmt: skip
     artefact, found = written(config, run_dir)
     summary = {"to": config.to, **found, "bytes": artefact.stat().st_size}
@@ -83,6 +83,18 @@ def _c(config: ExportConfig, run_dir: Path) -> Written:
         "constant_bytes": memory.constant_bytes,
         "working_bytes": memory.working_bytes,
         "compile": "cc -std=c99 -O2 -o student student.c && ./student --check < frames.bin",
+    }
+
+
+def _rtl(config: ExportConfig, run_dir: Path) -> Written:
+    core_map, replay = _map_and_replay(config)
+    layout = gates.write(core_map, replay, run_dir / RTL)
+    return run_dir / RTL / gates.LAYOUT, {
+        "cores": core_map.cores,
+        "crossbars": layout["crossbars"],
+        "frames": layout["frames"],
+        "cycles_a_tick": layout["cycles_a_tick"],
+        "play": layout["play"],
     }
 
 

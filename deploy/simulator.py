@@ -16,6 +16,7 @@ Axis suffixes: B frames, C cores, N neurons of a core, A actions, W axon words, 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -199,6 +200,21 @@ class CoreSimulator:
             layers = [self._read(layer, rows[frame + ticks[layer]]) for layer in range(1, len(ticks))]
             found.append([transduced[frame], *layers])
         return votes, found
+
+    def firings(self, stacks_BCHW: npt.NDArray[np.uint8]) -> Iterator[npt.NDArray[np.bool_]]:
+        """Yield, tick by tick, which neurons of all cores fire in a pipelined run: bool (C, N).
+
+        Frame f enters in tick f; the run ends with the last frame's votes. It keeps the state of every tick.
+
+        Raises:
+            ValueError: a stack is not uint8 of the map's input shape.
+        """
+        ticks = len(stacks_BCHW) + self.core_map.ticks
+        rows = self._stream(stacks_BCHW, ticks + self._memory)[2][:ticks]
+        used = self._bit_CN != NONE
+        word, shift = self._bit_CN // WORD_BITS, (self._bit_CN % WORD_BITS).astype(np.uint64)
+        for row in rows:
+            yield ((row[word] >> shift) & np.uint64(1)).astype(bool) & used
 
     def _stream(
         self, stacks_BCHW: npt.NDArray[np.uint8], kept_rows: int

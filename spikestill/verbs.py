@@ -144,9 +144,9 @@ VERBS: dict[str, Verb] = {
         ),
         Verb(
             name="export",
-            summary="write a student for RANC, NIR or lava-dl, or as a C program",
+            summary="write a student for RANC, NIR or lava-dl, as a C program or as gates",
             example="spikestill export nir --run_dir runs/pong\n"
-            "    reads runs/pong/student.safetensors and writes runs/pong/student.nir; ranc, netx and c go likewise",
+            "    reads runs/pong/student.safetensors, writes runs/pong/student.nir; ranc, netx, c and rtl go likewise",
             config="spikestill.configs.exporting:ExportConfig",
             function="spikestill.deploy.export:run",
             positional="to",

@@ -41,6 +41,22 @@ def stacks(count: int, seed: int = 0) -> np.ndarray:
     return np.stack([random_stack(seed + index, SHAPE) for index in range(count)])
 
 
+@pytest.mark.parametrize("spec", [SMALL, hardware("truenorth")], ids=lambda spec: spec.name)
+def test_firings_are_the_layers_spikes_each_in_its_tick(spec: HardwareSpec) -> None:
+    net, core_map = mapped(spec)
+    frames = stacks(3)
+    fired_TCN = np.stack(list(CoreSimulator(core_map).firings(frames)))
+    assert len(fired_TCN) == len(frames) + core_map.ticks
+    assert not fired_TCN[:, ~core_map.used_CN].any()
+    computing = core_map.used_CN & ~core_map.core_relay_C[:, None]
+    for frame, stack in enumerate(frames):
+        for layer, spikes in list(enumerate(naive_forward(net, stack)))[1:]:
+            core, neuron = np.nonzero(computing & (core_map.core_layer_C == layer)[:, None])
+            at = tuple(getattr(core_map, f"{axis}_CN")[core, neuron] for axis in AXES)
+            fired = fired_TCN[frame + core_map.layer_tick_L[layer], core, neuron]
+            assert np.array_equal(fired, spikes[at])
+
+
 @pytest.mark.parametrize(
     "spec", [SMALL, hardware("truenorth"), hardware("loihi")], ids=lambda spec: spec.name
 )

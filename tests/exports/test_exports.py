@@ -263,8 +263,12 @@ def test_the_command_writes_each_format(tmp_path: Path) -> None:
     core_map_format.save(map_net(net, hardware("truenorth"), provenance), tmp_path / "core_map.h5")
     inputs = {"student": tmp_path / "student.safetensors", "core_map": tmp_path / "core_map.h5"}
     places = {
-        "ranc": "ranc/input.json", "nir": "student.nir", "netx": "student.net", "c": "c/student.c",
-    }  # fmt: skip
+        "ranc": "ranc/input.json",
+        "nir": "student.nir",
+        "netx": "student.net",
+        "c": "c/student.c",
+        "rtl": "rtl/layout.json",
+    }
     for to, name in places.items():
         result = run(ExportConfig(to=to, **inputs), tmp_path)
         assert result.artefact == tmp_path / name

@@ -45,9 +45,13 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """The names in a table, or those that a function gives: there may be more of them later."""
+    """The names in a table, or those that a function gives: there may be more of them later.
+
+    With ``several`` the value may be more than one of them, with commas between.
+    """
 
     names: Collection[str] | Callable[[], Collection[str]]
+    several: bool = False
 
     def known(self) -> Collection[str]:
         """Return the names that there are now."""
@@ -112,12 +116,22 @@ def check_value(name: str, value: Any, annotation: Any) -> None:
             refusal = UserError(
                 f"{name} is {value!r}, its range is {rule}", f"give --{option} a value in that range"
             )
-        elif known is not None and value not in known:
-            refusal = not_among(name, value, known)
+        elif known is not None and (strange := _strangers(value, rule, known)):
+            refusal = not_among(name, strange[0], known)
         else:
             return
     if refusal is not None:
         raise refusal
+
+
+def _strangers(value: Any, rule: Range | Choices | None, known: Collection[Any]) -> list[Any]:
+    """Return what of ``value`` is not among the choices that there are."""
+    several = isinstance(rule, Choices) and rule.several and isinstance(value, str)
+    return [
+        each
+        for each in ([part.strip() for part in value.split(",")] if several else [value])
+        if each not in known
+    ]
 
 
 def not_among(name: str, value: Any, known: Collection[Any]) -> UserError:

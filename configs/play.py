@@ -11,6 +11,8 @@ from spikestill.common.errors import UserError
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.options import Choices, Options, Range, Seed, Share
 
+MOST_AGENTS = 16
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlayConfig(Options):
@@ -18,8 +20,10 @@ class PlayConfig(Options):
 
     environment: EnvironmentConfig = dataclasses.field(default_factory=EnvironmentConfig)
     """The game; ``frame_skip`` 4 gives 15 decisions a second, 2 the paper's 30, 1 gives 60."""
-    agent: Annotated[str, Choices(agents.live_agents)] = "cores"
-    """Who plays."""
+    agent: Annotated[str, Choices(agents.live_agents, several=True)] = "cores"
+    """Who plays; several names with commas between play side by side, each its own game from the same seed."""
+    lockstep: bool = False
+    """The first agent plays, the others see the same game and say what they would do: agreement is told."""
     teacher: Path | None = None
     """Teacher file; None: the zoo's for the game."""
     student: Path | None = None
@@ -37,16 +41,33 @@ class PlayConfig(Options):
     view: Literal["terminal", "none"] = "terminal"
     """``terminal`` shows the game where standard error is a terminal; ``none`` shows nothing."""
     record: Path | None = None
-    """MP4 to write, every frame of the screen beside the agent's panel; None: no recording."""
+    """MP4 to write, every frame, or GIF, 12 pictures a second of the first minute; None: no recording."""
+    telemetry: Path | None = None
+    """JSON lines to write, one a decision of each agent; None: none."""
+    max_speed: bool = False
+    """As fast as games and agents go: every decision is waited for, and nothing is missed."""
+    restarts: Annotated[int, Range(0, 1000)] = 0
+    """Times that an agent that raises, hangs or gives an impossible action is made anew."""
 
-    WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("view", "record")
+    WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("view", "record", "telemetry")
     """Options that change nothing of what is made."""
 
     def _check(self) -> None:
-        if self.record is not None and Path(self.record).suffix.lower() != ".mp4":
+        if len(self.agents) > MOST_AGENTS:
             raise UserError(
-                f"PlayConfig.record is {str(self.record)!r}, only .mp4 is written", "give a name.mp4"
+                f"PlayConfig.agent names {len(self.agents)} agents, {MOST_AGENTS} is the most",
+                "leave some out",
             )
+        if self.record is not None and Path(self.record).suffix.lower() not in (".mp4", ".gif"):
+            raise UserError(
+                f"PlayConfig.record is {str(self.record)!r}, only .mp4 and .gif are written",
+                "give a name.mp4",
+            )
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """The names in ``agent``."""
+        return tuple(name.strip() for name in self.agent.split(","))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

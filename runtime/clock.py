@@ -163,13 +163,14 @@ class FrameTimer:
     Args:
         clock: the clock.
         rate_hz: ticks per second, > 0.
+        catch_up: False: nothing is ever due; :meth:`skip` is all that is called.
 
     Attributes:
         lost_s: seconds by which the grid has moved on.
     """
 
-    def __init__(self, clock: Clock, rate_hz: float) -> None:
-        self.clock, self.period_s = clock, 1.0 / rate_hz
+    def __init__(self, clock: Clock, rate_hz: float, *, catch_up: bool = True) -> None:
+        self.clock, self.period_s = clock, 1.0 / rate_hz if catch_up else math.inf
         self.lost_s = 0.0
         self._start_s = clock.now()
         self._ticks = 0
@@ -177,6 +178,10 @@ class FrameTimer:
     def due_s(self, ticks: int) -> float:
         """Return when the tick after ``ticks`` more is due, by the grid as it is now; 0: the one of now."""
         return self._start_s + (self._ticks + ticks) * self.period_s
+
+    def skip(self) -> None:
+        """Begin the grid anew, now: time did not count."""
+        self._start_s, self._ticks = self.clock.now(), 0
 
     def wait(self) -> float:
         """Return at the next tick, with how late it is, seconds >= 0."""

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from ale_py import roms
 
-from spikestill.common.atari import SIDE, STACK
+from spikestill.common.atari import FRAME_RATE_HZ, SIDE, STACK
+from spikestill.common.environment import Observations, environment
 from spikestill.common.stacking import push
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.runtime.area_resize import area_taps, resize_area
@@ -35,6 +36,7 @@ class Emulator:
         seed: seed of the sticky actions and of the no-op starts, 0..2**31 - 1.
 
     Attributes:
+        spec, rate_hz, frames_per_decision, screen_shape: see :class:`spikestill.runtime.live.LiveGame`.
         actions: names of the minimal actions, in the agent's order.
         score: raw score of the running game.
         over: True once the running game has ended (or reached 108,000 frames).
@@ -44,7 +46,12 @@ class Emulator:
     """
 
     def __init__(self, config: EnvironmentConfig, seed: int) -> None:
-        self.config = config
+        self.config, self.spec = config, environment(config.game)
+        self.rate_hz, self.frames_per_decision, self.screen_shape = (
+            FRAME_RATE_HZ,
+            config.frame_skip,
+            SCREEN_SHAPE,
+        )
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self._ale = ale_py.ALEInterface()
         self._ale.setInt("random_seed", seed)
@@ -104,6 +111,10 @@ class Emulator:
         if self.decision_due:
             self._push()
         return reward
+
+    def observations(self) -> Observations:
+        """Return a copy of the last complete stack as the observation of one game."""
+        return {STACK.name: self._stack.copy()[None]}
 
     def stack(self) -> npt.NDArray[np.uint8]:
         """Return a copy of the last complete stack, uint8 (4, 84, 84), oldest frame first."""

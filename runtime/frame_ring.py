@@ -13,21 +13,30 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from spikestill.common.atari import MAX_ACTIONS
-
-SLOTS = 120
-"""Frames in flight at most: two seconds."""
-
+MOST_SLOTS, FEWEST_SLOTS = 120, 24
+"""Frames in flight: two seconds of one agent, fewer where frames are large."""
+RING_BYTES = 48_000_000
 HEADER = 64
+SEEN_SHAPE = (84, 84)
 
 
-def frame_dtype(words: int = 0) -> np.dtype[np.void]:
-    """Return the dtype of one frame of the game with what the loop knew then; ``words`` of packed spikes.
+def frame_dtype(
+    sessions: int = 1, words: int = 0, actions: int = 18, screen_shape: tuple[int, int] = (210, 160)
+) -> np.dtype[np.void]:
+    """Return the dtype of one frame with what the loop knew then.
 
-    Times are in ms; ``answer`` is the number of the newest answer, -1 before the first of a game; ``votes`` says that
-    the scores are votes, counted from 0; ``seen`` is the newest picture of the decided stack.
+    ``scene`` is the number of the :class:`spikestill.runtime.scene.Scene` that it belongs to, ``sessions`` has each
+    agent's part. Times are in ms; ``action`` is -1 where it is no number of a list; ``answer`` is the number of the
+    newest answer, -1 before the first of a game; ``votes`` says that the scores are votes, counted from 0; ``seen`` is
+    the newest picture that the agent saw; ``state`` is the index in ``STATES``.
+
+    Args:
+        sessions: agents side by side.
+        words: words of packed spikes.
+        actions: most scores of an agent.
+        screen_shape: (H, W).
     """
-    return np.dtype(
+    session = np.dtype(
         [
             ("frame", "<i8"),
             ("game", "<i8"),
@@ -35,16 +44,28 @@ def frame_dtype(words: int = 0) -> np.dtype[np.void]:
             ("score", "<f8"),
             ("decisions", "<i8"),
             ("misses", "<i8"),
+            ("agreed", "<i8"),
+            ("compared", "<i8"),
+            ("state", "<i8"),
             ("answer", "<i8"),
             ("latency_ms", "<f8"),
             ("votes", "?"),
-            ("scores", "<f8", MAX_ACTIONS),
+            ("scores", "<f8", (actions,)),
             ("trace", "<u8", (words,)),
-            ("seen", "u1", (84, 84)),
-            ("screen", "u1", (210, 160, 3)),
+            ("seen", "u1", SEEN_SHAPE),
+            ("screen", "u1", (*screen_shape, 3)),
         ],
         align=True,
     )
+    return np.dtype([("scene", "<i8"), ("sessions", session, (sessions,))], align=True)
+
+
+STATES = ("playing", "starting", "stalled", "failed")
+
+
+def slots(dtype: np.dtype[np.void]) -> int:
+    """Return how many frames may be in flight."""
+    return max(FEWEST_SLOTS, min(MOST_SLOTS, RING_BYTES // dtype.itemsize))
 
 
 def shared_file(size: int) -> int:
@@ -60,7 +81,7 @@ def shared_file(size: int) -> int:
 
 def ring_bytes(dtype: np.dtype[np.void]) -> int:
     """Return the size of a ring's file."""
-    return HEADER + SLOTS * dtype.itemsize
+    return HEADER + slots(dtype) * dtype.itemsize
 
 
 class FrameRing:
@@ -73,17 +94,17 @@ class FrameRing:
     """
 
     def __init__(self, memory: int, pipe: int, dtype: np.dtype[np.void]) -> None:
-        self._pipe = pipe
+        self._pipe, self._size = pipe, slots(dtype)
         self._map = mmap.mmap(memory, ring_bytes(dtype))
         self._read = np.frombuffer(self._map, "<i8", count=1)
-        self._slots = np.frombuffer(self._map, dtype, count=SLOTS, offset=HEADER)
+        self._slots = np.frombuffer(self._map, dtype, count=self._size, offset=HEADER)
         self._count = 0
 
     def next_slot(self) -> np.void | None:
         """Return the slot to fill, None while the ring is full."""
-        if self._count - int(self._read[0]) >= SLOTS:
+        if self._count - int(self._read[0]) >= self._size:
             return None
-        return self._slots[self._count % SLOTS]
+        return self._slots[self._count % self._size]
 
     def publish(self) -> None:
         """Hand the slot that was filled to the reader.
@@ -97,8 +118,8 @@ class FrameRing:
 
     def frames(self) -> Iterator[np.void]:
         """Yield each frame, the reader's side; a frame is valid until the next is asked for."""
-        while announced := os.read(self._pipe, SLOTS):
+        while announced := os.read(self._pipe, self._size):
             for _ in announced:
-                yield self._slots[self._count % SLOTS]
+                yield self._slots[self._count % self._size]
                 self._count += 1
                 self._read[0] = self._count

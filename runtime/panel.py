@@ -15,8 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from spikestill.common.atari import FRAME_RATE_HZ
+from spikestill.common.agents import resolve
+from spikestill.runtime.scene import Actor, Scene
 
+Inside = Callable[[np.void], tuple[npt.NDArray[np.uint8], str]]
+"""Gives the picture of an agent's part of a frame, uint8 (H, W, 3) of at most 320 x 320, and a caption."""
 HEIGHT, WIDTH = 640, 992
 SCALE_X, SCALE_Y = 4, 3
 SCREEN_TOP = 5
@@ -66,44 +69,47 @@ def enlarge(screen_HW3, out_HW3, scale_y, scale_x):  # type: ignore[no-untyped-d
                 out_HW3[row, column, colour] = screen_HW3[row // scale_y, column // scale_x, colour]
 
 
+def inside(actor: Actor) -> Inside:
+    """Return what draws an agent's inside."""
+    if actor.picture and actor.layout:
+        return resolve(actor.picture)(actor.layout)
+    return seen_picture
+
+
 class Panel:
     """Draws video frames, uint8 (640, 992, 3), into one canvas.
 
     Args:
-        game: the game's name.
-        agent: the agent's name.
-        actions: names of the actions.
-        picture: gives the picture of a frame's decision, uint8 (H, W, 3) of at most 320 x 320, and a caption.
+        scene: of one agent.
         dtype: of the frames that come.
+
+    Attributes:
+        size: (height, width) of what it draws.
     """
 
-    def __init__(
-        self,
-        game: str,
-        agent: str,
-        actions: list[str],
-        picture: Callable[[np.void], tuple[npt.NDArray[np.uint8], str]],
-        dtype: np.dtype[np.void],
-    ) -> None:
-        self.game, self.agent, self.actions = game, agent, actions
-        self._picture = picture
+    size = (HEIGHT, WIDTH)
+
+    def __init__(self, scene: Scene, dtype: np.dtype[np.void]) -> None:
+        self.game, self.agent, self.actions = scene.game, scene.actors[0].name, list(scene.actions)
+        self._picture, self._rate_hz = inside(scene.actors[0]), scene.rate_hz
         self._latency_ms: deque[float] = deque(maxlen=RECENT)
         self._shown = -1
         self.canvas = np.empty((HEIGHT, WIDTH, 3), np.uint8)
         self.canvas[:] = BACKGROUND
         # Compiles and loads what drawing needs now, not while frames come.
-        self._draw_answer(np.zeros(1, dtype)[0])
+        self._draw_answer(np.zeros(1, dtype)[0]["sessions"][0])
         self._clear(GRID_TOP, HEIGHT)
         self._latency_ms.clear()
 
     def draw(self, frame: np.void) -> npt.NDArray[np.uint8]:
         """Draw one frame and return the canvas, which the next call overwrites."""
+        frame = frame["sessions"][0]
         screen_HW3 = frame["screen"]
         height, width = screen_HW3.shape[0] * SCALE_Y, screen_HW3.shape[1] * SCALE_X
         enlarge(screen_HW3, self.canvas[SCREEN_TOP : SCREEN_TOP + height, :width], SCALE_Y, SCALE_X)
         self._clear(0, GRID_TOP)
         self._text(12, f"{self.game}   {self.agent}", 18)
-        seconds = frame["frame"] / FRAME_RATE_HZ
+        seconds = frame["frame"] / self._rate_hz
         self._text(38, f"score {frame['score']:g}     game {frame['game'] + 1}     {seconds:.1f} s", 14, DIM)
         if frame["answer"] > self._shown:
             self._shown = int(frame["answer"])
@@ -125,23 +131,8 @@ class Panel:
         self._text(610, f"misses {frame['misses']} of {frame['decisions']}", 14, colour)
 
     def _bars(self, values: npt.NDArray[np.float64], action: int, *, votes: bool) -> None:
-        """Draw a bar for each action, votes from 0 and Q-values from the lowest, to the highest."""
-        low = 0.0 if votes else float(values.min())
-        span = max(float(values.max()) - low, 1e-9)
-        columns = 1 if len(values) <= MAX_COLUMN_ACTIONS else 2
-        rows = -(-len(values) // columns)
-        pitch = min(24, BARS_HEIGHT // rows)
-        size = 11 if columns == 2 else 12
-        label, cell = (78, INNER // columns) if columns == 2 else (90, INNER)
-        for index, value in enumerate(values):
-            top = BARS_TOP + index % rows * pitch
-            left = LEFT + index // rows * cell
-            colour = CHOSEN if index == action else BAR
-            self._text(top + (pitch - size) // 2 - 2, self.actions[index].lower(), size, colour, left)
-            full = cell - label - 8
-            bar = self.canvas[top + 2 : top + pitch - 2, left + label : left + label + full]
-            bar[:] = FAINT
-            bar[:, : round(full * (value - low) / span)] = colour
+        box = (BARS_TOP, LEFT, BARS_HEIGHT, INNER)
+        draw_bars(self.canvas, box, self.actions, values, action, votes=votes)
 
     def _clear(self, top: int, bottom: int) -> None:
         self.canvas[top:bottom, LEFT - 16 :] = BACKGROUND
@@ -149,10 +140,60 @@ class Panel:
     def _text(
         self, top: int, text: str, size: int, colour: npt.NDArray[np.uint8] = TEXT, left: int = LEFT
     ) -> None:
-        mask = text_mask(text, size)
-        area = self.canvas[top : top + mask.shape[0], left : left + mask.shape[1]]
-        share = mask[: area.shape[0], : area.shape[1], None].astype(np.uint16)
-        area[:] = ((255 - share) * area + share * colour.astype(np.uint16)) // 255
+        draw_text(self.canvas, top, left, text, size, colour)
+
+
+def draw_text(
+    canvas: npt.NDArray[np.uint8],
+    top: int,
+    left: int,
+    text: str,
+    size: int,
+    colour: npt.NDArray[np.uint8] = TEXT,
+) -> None:
+    """Write ``text`` into ``canvas``, cut at its edges."""
+    mask = text_mask(text, size)
+    area = canvas[top : top + mask.shape[0], left : left + mask.shape[1]]
+    share = mask[: area.shape[0], : area.shape[1], None].astype(np.uint16)
+    area[:] = ((255 - share) * area + share * colour.astype(np.uint16)) // 255
+
+
+def draw_bars(
+    canvas: npt.NDArray[np.uint8],
+    box: tuple[int, int, int, int],
+    names: list[str],
+    values: npt.NDArray[np.float64],
+    action: int,
+    *,
+    votes: bool,
+) -> None:
+    """Draw a bar for each action, votes from 0 and Q-values from the lowest, to the highest.
+
+    Args:
+        canvas: uint8 (H, W, 3).
+        box: top, left, height, width of the place, which is clear.
+        names: of the actions.
+        values: their scores.
+        action: the chosen one.
+        votes: they are votes.
+    """
+    top, left, height, width = box
+    low = 0.0 if votes else float(values.min())
+    span = max(float(values.max()) - low, 1e-9)
+    columns = 1 if len(values) <= MAX_COLUMN_ACTIONS else 2
+    rows = -(-len(values) // columns)
+    pitch = min(24, height // rows)
+    size = 11 if columns == 2 else min(12, pitch)
+    label, cell = (78, width // columns) if columns == 2 else (90, width)
+    for index, value in enumerate(values):
+        row = top + index % rows * pitch
+        column = left + index // rows * cell
+        colour = CHOSEN if index == action else BAR
+        draw_text(canvas, row + (pitch - size) // 2 - 2, column, names[index].lower(), size, colour)
+        full = cell - label - 8
+        bar = canvas[row + 2 : row + pitch - 2, column + label : column + label + full]
+        bar[:] = FAINT
+        bar[:, : round(full * (value - low) / span)] = colour
 
 
 def seen_picture(frame: np.void) -> tuple[npt.NDArray[np.uint8], str]:

@@ -1,15 +1,16 @@
-"""The ``play`` stage: a game in real time, shown and recorded beside the loop."""
+"""The ``play`` stage: agents in real time, shown, served and recorded beside the loop."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from spikestill.common.artefacts import PLAY
-from spikestill.common.atari import FRAME_RATE_HZ
 from spikestill.common.document import write_document
 from spikestill.common.environment import environment
 from spikestill.common.errors import UserError
@@ -20,11 +21,38 @@ from spikestill.configs.play import PlayConfig
 from spikestill.runtime.agents import Agent, agent_files, open_agent
 from spikestill.runtime.clock import Clock, MonotonicClock, steady_interpreter
 from spikestill.runtime.display import Display, DisplayOptions
-from spikestill.runtime.emulator import Emulator
-from spikestill.runtime.loop import play_live
-from spikestill.runtime.telemetry import Telemetry
+from spikestill.runtime.live import LiveGame, open_game
+from spikestill.runtime.loop import Pace, play_live
+from spikestill.runtime.scene import Actor, Scene
+from spikestill.runtime.session import Session, Tick
+from spikestill.runtime.telemetry import DecisionLog, Telemetry
 
 VERSION = 1
+ROLES = ("teacher", "student", "core_map")
+
+
+class Score:
+    """What a session's games came to.
+
+    Attributes:
+        games: score of each finished game.
+        running: of the one that runs.
+    """
+
+    def __init__(self) -> None:
+        self.games: list[float] = []
+        self.running = 0.0
+
+    def see(self, tick: Tick) -> None:
+        """Take in a frame."""
+        self.running = tick.score
+        if tick.over:
+            self.games.append(tick.score)
+
+    def summary(self) -> dict[str, Any]:
+        """Return ``score`` (mean of the finished games; of the running one where none has finished) and ``scores``."""
+        mean = sum(self.games) / len(self.games) if self.games else self.running
+        return {"score": mean, "scores": self.games, "games": len(self.games)}
 
 
 def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
@@ -32,27 +60,22 @@ def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResu
 
     The summary has ``score`` (mean of the finished games; of the running one where none has finished),
     ``scores``, ``decisions``, ``misses``, ``latency_ms`` and ``jitter_ms`` (p50, p99, p999, max),
-    ``histogram`` and, with a recording, ``video_frames`` and ``dropped_video_frames``. A game cannot be
-    resumed: ``resume`` plays a new one.
+    ``histogram`` and, with a recording, ``video_frames`` and ``dropped_video_frames``; with several agents these are
+    the first one's, and ``agents`` has everyone's. A game cannot be resumed: ``resume`` plays a new one.
 
     Raises:
         UserError: a file that is missing, unreadable or for another game; no room for the video.
     """
-    game = config.environment.game
-    files = agent_files(
-        config.agent, game, {role: getattr(config, role) for role in ("teacher", "student", "core_map")}
-    )
+    clock: Clock = MonotonicClock()
     with contextlib.ExitStack() as stack:
-        emulator = Emulator(config.environment, config.seed)
-        stack.callback(emulator.close)
-        agent = open_agent(config.agent, environment(game), files)
-        stack.callback(agent.close)
-        provenance = Provenance.of(config, config.seed, agent.parents)
+        team = [stack.enter_context(opened(config, name)) for name in config.agents]
+        parents = {role: path for agent in reversed(team) for role, path in agent.parents.items()}
+        provenance = Provenance.of(config, config.seed, parents)
+        sessions = make_sessions(config, team, clock, stack)
         stop = stack.enter_context(stop_on_signal())
-        telemetry = Telemetry()
-        summary, failure = _play(config, emulator, agent, MonotonicClock(), telemetry, stop)
+        summary, failure = _play(config, sessions, clock, stop)
         interrupted = bool(stop) or failure is not None
-    summary |= telemetry.summary() | {"interrupted": interrupted}
+    summary["interrupted"] = interrupted
     artefact = Path(run_dir) / PLAY
     write_document(artefact, "play", VERSION, summary, provenance)
     if failure is not None:
@@ -61,13 +84,51 @@ def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResu
     return StageResult(artefact, summary, finished=not interrupted)
 
 
+@contextlib.contextmanager
+def opened(config: PlayConfig, name: str) -> Iterator[Agent]:
+    """Yield the agent called ``name`` with the files of ``config``, warm."""
+    agent = reopened(config, name)
+    with contextlib.closing(agent):
+        yield agent
+
+
+def reopened(config: PlayConfig, name: str) -> Agent:
+    """Return the agent called ``name`` with the files of ``config``, warm."""
+    game = config.environment.game
+    files = agent_files(name, game, {role: getattr(config, role) for role in ROLES})
+    return open_agent(name, environment(game), files)
+
+
+def make_sessions(
+    config: PlayConfig, team: list[Agent], clock: Clock, stack: contextlib.ExitStack
+) -> list[Session]:
+    """Return a session for each agent; ``stack`` closes their games.
+
+    Each has its own game from the same seed; in lockstep the first one's is everyone's.
+    """
+    drawn = config.record is not None or terminal_shown(config)
+    sessions: list[Session] = []
+    game: LiveGame | None = None
+    for agent in team:
+        if game is None or not config.lockstep:
+            game = open_game(config.environment, config.seed, drawn=drawn)
+            stack.callback(game.close)
+        leader = sessions[0] if sessions and config.lockstep else None
+        name = agent.name
+        session = Session(
+            name, game, agent, clock, Telemetry(), epsilon=config.epsilon, seed=config.seed, leader=leader,
+            reopen=functools.partial(reopened, config, name), restarts=config.restarts,
+        )  # fmt: skip
+        sessions.append(session)
+    teacher = next((session for session in sessions if session.name == "teacher"), None)
+    for session in sessions if config.lockstep else ():
+        # The teacher is what a student is compared with; without one, who plays.
+        session.reference = teacher or sessions[0]
+    return sessions
+
+
 def _play(
-    config: PlayConfig,
-    emulator: Emulator,
-    agent: Agent,
-    clock: Clock,
-    telemetry: Telemetry,
-    stop: StopRequest,
+    config: PlayConfig, sessions: list[Session], clock: Clock, stop: StopRequest
 ) -> tuple[dict[str, Any], UserError | None]:
     """Play until enough seconds or games are over or a stop is asked for; return the scores, and what ended it early.
 
@@ -75,49 +136,66 @@ def _play(
         UserError: it could not begin.
     """
     episodes = config.episodes if config.episodes or config.seconds else 1
-    scores: list[float] = []
-    running = seconds = 0.0
+    scores = [Score() for _ in sessions]
+    first, game = sessions[0], sessions[0].game
+    seconds = 0.0
     display: Display | None = None
     failure: UserError | None = None
     try:
         with contextlib.ExitStack() as stack:
-            display = _display(config, emulator, agent)
+            display = _display(config, sessions)
             if display:
                 stack.callback(display.close)
+            log = stack.enter_context(DecisionLog(config.telemetry)) if config.telemetry else None
             bar = None if terminal_shown(config) else stack.enter_context(_progress(config, episodes))
             stack.enter_context(steady_interpreter())
-            loop = play_live(emulator, agent, clock, telemetry, epsilon=config.epsilon, seed=config.seed)
+            loop = play_live(sessions, clock, Pace(unpaced=config.max_speed))
             stack.enter_context(contextlib.closing(loop))
             began_s = clock.now()
-            for tick in loop:
+            for ticks in loop:
                 if display:
-                    display.offer(emulator.screen, tick, telemetry)
-                running = tick.score
-                if tick.over:
-                    scores.append(tick.score)
+                    display.offer(sessions, ticks)
+                if log:
+                    log.add(sessions, ticks)
+                for score, tick in zip(scores, ticks, strict=True):
+                    score.see(tick)
                 seconds = clock.now() - began_s
-                if bar and (tick.over or tick.frame % FRAME_RATE_HZ == 0):
-                    done = len(scores) if episodes else min(int(seconds), bar.total)
-                    bar.advance(done - bar.done, score=tick.score, misses=telemetry.misses)
-                if stop or len(scores) == episodes or (config.seconds and seconds >= config.seconds):
+                if bar and (ticks[0].over or ticks[0].frame % game.rate_hz < 1):
+                    done = len(scores[0].games) if episodes else min(int(seconds), bar.total)
+                    bar.advance(done - bar.done, score=ticks[0].score, misses=first.telemetry.misses)
+                if stop or (config.seconds and seconds >= config.seconds):
+                    break
+                if episodes and all(len(score.games) >= episodes for score in scores):
                     break
     except UserError as error:
-        if not telemetry.ticks:
+        if not first.telemetry.ticks:
             raise
         failure = error
+    told = [
+        {"agent": session.name, **score.summary(), **_health(session), **session.telemetry.summary()}
+        for session, score in zip(sessions, scores, strict=True)
+    ]
     summary = {
         "game": config.environment.game,
-        "agent": agent.name,
-        "frame_skip": config.environment.frame_skip,
+        "frame_skip": game.frames_per_decision,
+        "rate_hz": game.rate_hz,
         "seconds": round(seconds, 3),
-        "score": sum(scores) / len(scores) if scores else running,
-        "scores": scores,
-        "games": len(scores),
         "video": str(config.record) if config.record and failure is None else None,
         "video_frames": display.frames if display else 0,
         "dropped_video_frames": display.dropped if display and config.record else 0,
+        **told[0],
+        "agents": told,
     }
     return summary, failure
+
+
+def _health(session: Session) -> dict[str, Any]:
+    """Return what went wrong with an agent, and how often it agreed with the reference."""
+    told: dict[str, Any] = {"state": session.state, "error": None}
+    if session.error is not None:
+        told["error"] = f"{type(session.error).__name__}: {session.error}"
+    told["agreement"] = round(session.agreed / session.compared, 4) if session.compared else None
+    return told
 
 
 def terminal_shown(config: PlayConfig) -> bool:
@@ -125,23 +203,37 @@ def terminal_shown(config: PlayConfig) -> bool:
     return config.view == "terminal" and sys.stderr.isatty()
 
 
-def _display(config: PlayConfig, emulator: Emulator, agent: Agent) -> Display | None:
+def scene_of(sessions: list[Session]) -> Scene:
+    """Return who plays what, for those who look on."""
+    game = sessions[0].game
+    actors = []
+    for session in sessions:
+        agent = session.agent
+        layout = agent.layout if isinstance(agent, Agent) else {}
+        picture = agent.entry.picture if isinstance(agent, Agent) and layout else ""
+        actors.append(Actor(session.name, picture, layout))
+    return Scene(
+        game.spec.name,
+        tuple(game.actions),
+        game.rate_hz,
+        game.frames_per_decision,
+        tuple(actors),
+        atari=game.spec.family == "atari",
+    )
+
+
+def _display(config: PlayConfig, sessions: list[Session]) -> Display | None:
     """Return the display that ``config`` asks for."""
     if config.record is None and not terminal_shown(config):
         return None
-    picture = agent.entry.picture if agent.layout else ""
-    return Display(
-        DisplayOptions(
-            game=config.environment.game,
-            agent=agent.name,
-            actions=emulator.actions,
-            picture=picture,
-            words=agent.words if picture else 0,
-            video=str(config.record) if config.record else None,
-            terminal=terminal_shown(config),
-        ),
-        agent.layout,
-    )
+    options = DisplayOptions(str(config.record) if config.record else None, terminal_shown(config))
+    return Display(options, scene_of(sessions), words_of(sessions), sessions[0].game.screen_shape)
+
+
+def words_of(sessions: list[Session]) -> int:
+    """Return the words of packed spikes that are shown, at most."""
+    shown = (session.agent for session in sessions)
+    return max((agent.words for agent in shown if isinstance(agent, Agent) and agent.layout), default=0)
 
 
 def _progress(config: PlayConfig, episodes: int | None) -> Progress:

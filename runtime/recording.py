@@ -1,4 +1,4 @@
-"""Recording: MP4 files, through PyAV."""
+"""Recording: MP4 files, through PyAV, and GIFs, through Pillow."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from spikestill.common.atomic import atomic_path
 from spikestill.common.errors import UserError
 from spikestill.runtime.panel import HEIGHT, WIDTH
 
+GIF_RATE_HZ, GIF_SECONDS, GIF_WIDTH, GIF_COLOURS = 12.0, 60.0, 960, 64
 # In order of preference, with options that encode faster than 60 frames/s on half a core.
 CODECS: tuple[tuple[str, dict[str, str]], ...] = (
     ("libx264", {"preset": "superfast", "crf": "20"}),
@@ -44,10 +45,12 @@ def video_codec() -> tuple[str, dict[str, str]]:
 
 
 class VideoWriter:
-    """Writes one MP4 of 60 frames/s; it appears under its name when the context ends without an error.
+    """Writes one MP4 ; it appears under its name when the context ends without an error.
 
     Args:
         path: the MP4 file.
+        size: (height, width) of the pictures, even numbers.
+        rate_hz: times are in units of 1 / rate_hz.
 
     Attributes:
         frames: frames written.
@@ -57,8 +60,10 @@ class VideoWriter:
         OSError: the file cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.frames = Path(path), 0
+    def __init__(
+        self, path: Path, size: tuple[int, int] = (HEIGHT, WIDTH), rate_hz: float = FRAME_RATE_HZ
+    ) -> None:
+        self.path, self.frames, self._size, self._rate_hz = Path(path), 0, size, rate_hz
         self._stack = contextlib.ExitStack()
         self._container: Any = None
         self._stream: Any = None
@@ -72,14 +77,21 @@ class VideoWriter:
             with self._os_errors():
                 self._container = av.open(str(temporary), "w", format="mp4")
                 stack.callback(self._container.close)
-                self._stream = self._container.add_stream(name, rate=round(FRAME_RATE_HZ), options=options)
-                self._stream.width, self._stream.height, self._stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+                self._stream = self._container.add_stream(
+                    name, rate=max(1, round(self._rate_hz)), options=options
+                )
+                self._stream.height, self._stream.width = self._size
+                self._stream.pix_fmt = "yuv420p"
                 self._stream.codec_context.thread_count = 1
             self._stack = stack.pop_all()
         return self
 
+    def wants(self, time: int) -> bool:
+        """Return True: every frame is written."""
+        return True
+
     def add(self, picture_HW3: npt.NDArray[np.uint8], time: int) -> None:
-        """Write a frame, uint8 (640, 992, 3), at ``time`` in 1/60 s; times grow."""
+        """Write a frame, uint8 (height, width, 3), at ``time``; times grow."""
         import av
 
         frame = av.VideoFrame.from_ndarray(picture_HW3, format="rgb24")
@@ -106,3 +118,63 @@ class VideoWriter:
             yield
         except av.error.FFmpegError as error:
             raise OSError(error.errno, error.strerror) from error
+
+
+class GifWriter:
+    """Writes a GIF of about 12 pictures a second, as large as :data:`GIF_WIDTH`, with the colours of its first picture.
+
+    It holds its pictures until it ends, 60 s at most; what comes later is left out.
+
+    Args: as of :class:`VideoWriter`.
+    """
+
+    def __init__(self, path: Path, size: tuple[int, int], rate_hz: float) -> None:
+        self.path, self.frames = Path(path), 0
+        self._shape = (min(GIF_WIDTH, size[1]), round(size[0] * min(GIF_WIDTH, size[1]) / size[1]))
+        self._rate_hz, self._every = rate_hz, max(1, round(rate_hz / GIF_RATE_HZ))
+        self._pictures: list[Any] = []
+
+    def __enter__(self) -> GifWriter:
+        # A place that cannot be written is told at once, not after the game.
+        with contextlib.suppress(FileNotFoundError):
+            if self.path.is_dir():
+                raise UserError(f"{self.path}: is a folder, no file can be written there", "give a name.gif")
+        self.path.resolve().parent.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def wants(self, time: int) -> bool:
+        """Return whether the frame at ``time`` belongs to the GIF."""
+        return time % self._every == 0 and time / self._rate_hz < GIF_SECONDS
+
+    def add(self, picture_HW3: npt.NDArray[np.uint8], time: int) -> None:
+        """Keep a picture."""
+        from PIL import Image
+
+        picture = Image.fromarray(picture_HW3)
+        if picture.size != self._shape:
+            picture = picture.resize(self._shape, Image.Resampling.BOX)
+        if not self._pictures:
+            self._pictures.append(
+                picture.quantize(GIF_COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+            )
+        else:
+            self._pictures.append(picture.quantize(palette=self._pictures[0], dither=Image.Dither.NONE))
+        self.frames = len(self._pictures)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None or not self._pictures:
+            return
+        with atomic_path(self.path) as temporary:
+            self._pictures[0].save(
+                temporary, format="GIF", save_all=True, append_images=self._pictures[1:], loop=0, optimize=False,
+                duration=round(1000 * self._every / self._rate_hz),
+            )  # fmt: skip
+
+
+def recorder(path: Path, size: tuple[int, int], rate_hz: float) -> VideoWriter | GifWriter:
+    """Return what writes ``path``: a GIF where it is called so, else an MP4."""
+    if path.suffix.lower() == ".gif":
+        return GifWriter(path, size, rate_hz)
+    return VideoWriter(path, size, rate_hz)

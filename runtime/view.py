@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TextIO
 
 import numpy as np
 import numpy.typing as npt
 
-from spikestill.common.atari import FRAME_RATE_HZ
+from spikestill.runtime.frame_ring import STATES
+from spikestill.runtime.scene import Scene
 
 RATE_HZ = 15.0
 BAR_CELLS = 20
@@ -42,32 +44,40 @@ def half_blocks(picture_HW3: npt.NDArray[np.uint8]) -> list[str]:
     return lines
 
 
-def shrink(screen_HW3: npt.NDArray[np.uint8], columns: int, lines: int) -> npt.NDArray[np.uint8]:
+def shrink(
+    screen_HW3: npt.NDArray[np.uint8], columns: int, lines: int, atari: bool = True
+) -> npt.NDArray[np.uint8]:
     """Return the screen in at most ``columns`` x ``2 * lines`` pixels, its shape kept, by picking pixels.
 
-    A pixel of the screen is 4/3 as wide as high, as in the video; one of a half block is about square.
+    A pixel of Atari's screen is 4/3 as wide as high, as in the video; one of a half block is about square.
     """
     height, width = screen_HW3.shape[:2]
-    scale = min(columns / (width * PIXEL_ASPECT), 2 * lines / height)
-    rows, cells = max(2, int(height * scale) // 2 * 2), max(1, int(width * PIXEL_ASPECT * scale))
+    aspect = PIXEL_ASPECT if atari else 1.0
+    scale = min(columns / (width * aspect), 2 * lines / height)
+    rows, cells = max(2, int(height * scale) // 2 * 2), max(1, int(width * aspect * scale))
     row = (np.arange(rows) + 0.5) * height / rows
     column = (np.arange(cells) + 0.5) * width / cells
     return screen_HW3[row.astype(np.int64)[:, None], column.astype(np.int64)[None, :]]
 
 
-def side_lines(frame: np.void, title: str, actions: list[str]) -> list[str]:
-    """Return what stands beside the game: score, votes or Q-values as bars, latency and misses."""
-    seconds = frame["frame"] / FRAME_RATE_HZ
-    lines = [title, "", f"score {frame['score']:g}   game {frame['game'] + 1}   {seconds:.0f} s", ""]
-    if frame["answer"] >= 0:
-        scores = frame["scores"][: len(actions)]
-        low = 0.0 if frame["votes"] else float(scores.min())
+def side_lines(part: np.void, title: str, actions: Sequence[str], rate_hz: float) -> list[str]:
+    """Return what stands beside or below a game: score, votes or Q-values as bars, latency and misses."""
+    seconds = part["frame"] / rate_hz
+    lines = [title, "", f"score {part['score']:g}   game {part['game'] + 1}   {seconds:.0f} s", ""]
+    state = STATES[part["state"]]
+    if state != "playing":
+        lines[1] = f"{state}"
+    if part["answer"] >= 0:
+        scores = part["scores"][: len(actions)]
+        low = 0.0 if part["votes"] else float(scores.min())
         span = max(float(scores.max()) - low, 1e-9)
         for index, (name, score) in enumerate(zip(actions, scores.tolist(), strict=True)):
-            mark = "▶" if index == frame["action"] else " "
+            mark = "▶" if index == part["action"] else " "
             lines.append(f"{mark} {name.lower():<14} {'█' * round(BAR_CELLS * (score - low) / span)}")
-        lines += ["", f"latency {frame['latency_ms']:.2f} ms"]
-    lines.append(f"misses {frame['misses']} of {frame['decisions']} decisions")
+        lines += ["", f"latency {part['latency_ms']:.2f} ms"]
+    lines.append(f"misses {part['misses']} of {part['decisions']} decisions")
+    if part["compared"]:
+        lines.append(f"agrees with the reference in {part['agreed'] / part['compared']:.1%}")
     return lines
 
 
@@ -76,12 +86,11 @@ class TerminalView:
 
     Args:
         stream: the terminal.
-        title: the first line beside the game.
-        actions: names of the actions.
+        scene: who plays what.
     """
 
-    def __init__(self, stream: TextIO, title: str, actions: list[str]) -> None:
-        self._stream, self._title, self._actions = stream, title, actions
+    def __init__(self, stream: TextIO, scene: Scene) -> None:
+        self._stream, self._scene = stream, scene
         self._due_s = 0.0
 
     def __enter__(self) -> TerminalView:
@@ -100,14 +109,34 @@ class TerminalView:
 
     def page(self, frame: np.void, size: os.terminal_size) -> str:
         """Return one page of text with its control sequences."""
-        side = side_lines(frame, self._title, self._actions)
-        columns = max(20, size.columns - SIDE_CELLS)
-        game = half_blocks(shrink(frame["screen"], columns, max(4, size.lines - 1)))
-        game += [" " * game[0].count("▀")] * (len(side) - len(game))
-        lines = [
-            f"{picture}\x1b[0m  {beside}{CLEAR_LINE}"
-            for picture, beside in itertools.zip_longest(game, side, fillvalue="")
-        ][: size.lines]
+        parts, scene = frame["sessions"], self._scene
+        sides = [
+            side_lines(
+                part, f"{scene.game} · {actor.name} {actor.note}".rstrip(), scene.actions, scene.rate_hz
+            )
+            for part, actor in zip(parts, scene.actors, strict=True)
+        ]
+        if len(parts) == 1:
+            columns = max(20, size.columns - SIDE_CELLS)
+            game = half_blocks(shrink(parts[0]["screen"], columns, max(4, size.lines - 1), scene.atari))
+            game += [" " * game[0].count("▀")] * (len(sides[0]) - len(game))
+            rows = [
+                f"{left}\x1b[0m  {right}"
+                for left, right in itertools.zip_longest(game, sides[0], fillvalue="")
+            ]
+        else:
+            width = size.columns // len(parts) - 2
+            room = max(4, size.lines - max(map(len, sides)) - 1)
+            games = [half_blocks(shrink(part["screen"], width, room, scene.atari)) for part in parts]
+            rows = [
+                "  ".join(f"{line}\x1b[0m{' ' * (width - line.count('▀'))}" for line in lines)
+                for lines in zip(*games, strict=True)
+            ]
+            rows += [
+                "  ".join(line[:width].ljust(width) for line in lines)
+                for lines in itertools.zip_longest(*sides, fillvalue="")
+            ]
+        lines = [row + CLEAR_LINE for row in rows][: size.lines]
         return HOME + "\r\n".join(lines) + "\x1b[J"
 
     def __exit__(

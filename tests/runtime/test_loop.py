@@ -12,7 +12,8 @@ from spikestill.common.policy import Decision, Observations
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.runtime.clock import STALL_S, FrameTimer, MonotonicClock, VirtualClock, real_time_thread
 from spikestill.runtime.emulator import Emulator
-from spikestill.runtime.loop import AgentThread, Tick, play_live
+from spikestill.runtime.loop import play_live
+from spikestill.runtime.session import AgentThread, Session, Tick
 from spikestill.runtime.telemetry import Telemetry
 from spikestill.teacher.atari.environment import make_vector_env
 
@@ -49,8 +50,8 @@ def play(
     clock, telemetry = VirtualClock(), Telemetry()
     emulator = Emulator(environment, 1)
     agent = TimedAgent(clock, delays_s, len(emulator.actions))
-    loop = play_live(emulator, agent, clock, telemetry, **options)
-    ticks = list(itertools.islice(loop, frames))
+    loop = play_live([Session("timed", emulator, agent, clock, telemetry, **options)], clock)
+    ticks = [tick for (tick,) in itertools.islice(loop, frames)]
     loop.close()
     emulator.close()
     return ticks, telemetry, clock, agent
@@ -108,9 +109,9 @@ def test_a_slow_agent_misses_and_the_last_action_is_held() -> None:
 def test_a_game_that_is_late_itself_does_not_make_an_answer_timely(agent_frames: float, misses: int) -> None:
     clock, telemetry, emulator = VirtualClock(), Telemetry(), Emulator(PONG, 1)
     delays_s = [0.5 * FRAME_S] * 9 + [agent_frames * FRAME_S] + [0.5 * FRAME_S]
-    loop = play_live(emulator, TimedAgent(clock, delays_s, 6), clock, telemetry)
+    loop = play_live([Session("timed", emulator, TimedAgent(clock, delays_s, 6), clock, telemetry)], clock)
     missed = []
-    for tick in itertools.islice(loop, 101):
+    for (tick,) in itertools.islice(loop, 101):
         missed += [tick.frame] * tick.missed
         if tick.frame == 36:  # the tenth decision: the next tick, and with it the next decision, comes late
             clock.sleep_until(clock.now() + 7 * FRAME_S)
@@ -153,8 +154,9 @@ def test_what_the_agent_raises_ends_the_loop() -> None:
 
     clock = VirtualClock()
     emulator = Emulator(PONG, 0)
+    session = Session("broken", emulator, Broken(clock, [0.0], 6), clock, Telemetry())
     with pytest.raises(ArithmeticError, match="synapses crossed"):
-        list(itertools.islice(play_live(emulator, Broken(clock, [0.0], 6), clock, Telemetry()), 10))
+        list(itertools.islice(play_live([session], clock), 10))
     emulator.close()
 
 

@@ -91,7 +91,7 @@ def test_a_display_that_fails_costs_the_video_and_not_what_was_measured(
 ) -> None:
     class Dying(Display):
         def offer(self, *arguments: Any) -> bool:
-            if arguments[1].frame == 60:
+            if arguments[1][0].frame == 60:
                 self._process.kill()
                 self._process.wait()
             return super().offer(*arguments)
@@ -169,7 +169,7 @@ def test_half_blocks_write_colours_only_where_they_change() -> None:
         ({"episodes": 0}, r"PlayConfig\.episodes is 0"),
         ({"epsilon": 1.5}, r"PlayConfig\.epsilon is 1\.5, its range is 0\.\.1"),
         ({"seed": -1}, r"PlayConfig\.seed is -1"),
-        ({"record": Path("game.avi")}, r"'game\.avi', only \.mp4 is written"),
+        ({"record": Path("game.avi")}, r"'game\.avi', only \.mp4 and \.gif are written"),
     ],
 )
 def test_impossible_options_are_refused(fields: dict[str, object], text: str) -> None:

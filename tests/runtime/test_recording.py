@@ -15,19 +15,23 @@ from spikestill.deploy.simulator import CoreSimulator
 from spikestill.runtime.activity import CorePicture, core_grid
 from spikestill.runtime.display import Display, DisplayOptions
 from spikestill.runtime.frame_ring import frame_dtype
-from spikestill.runtime.panel import HEIGHT, LEFT, WIDTH, Panel, seen_picture
+from spikestill.runtime.panel import HEIGHT, LEFT, WIDTH, Panel
 from spikestill.runtime.recording import VideoWriter
+from spikestill.runtime.scene import Actor, Scene
 from tests.nets import random_stack
 from tests.runtime.artefacts import Files
 
 ACTIONS = ["NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE"]
 
 
+SCENE = Scene("pong", tuple(ACTIONS), 60.0, 4, (Actor("teacher"),))
+
+
 def frame(words: int = 0, **fields: object) -> np.void:
-    made = np.zeros((), frame_dtype(words))
+    made = np.zeros(1, frame_dtype(1, words))
     for name, value in fields.items():
-        made[name] = value
-    return made[()]  # type: ignore[return-value]
+        made[0]["sessions"][0][name] = value
+    return made[0]
 
 
 def test_a_video_decodes_to_the_pictures_at_their_times(tmp_path: Path) -> None:
@@ -69,17 +73,17 @@ def test_a_video_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) ->
 
 def test_a_display_that_cannot_write_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    options = DisplayOptions("pong", "teacher", ACTIONS, "", 0, str(tmp_path / "file" / "v.mp4"), False)
+    options = DisplayOptions(str(tmp_path / "file" / "v.mp4"), False)
     with pytest.raises(UserError, match=r"file: File exists"):
-        Display(options, {})
+        Display(options, SCENE, 0, (210, 160))
     (tmp_path / "folder.mp4").mkdir()
-    options = DisplayOptions("pong", "teacher", ACTIONS, "", 0, str(tmp_path / "folder.mp4"), False)
+    options = DisplayOptions(str(tmp_path / "folder.mp4"), False)
     with pytest.raises(UserError, match=r"folder\.mp4: is a folder"):
-        Display(options, {})
+        Display(options, SCENE, 0, (210, 160))
 
 
 def test_the_panel_shows_the_screen_enlarged_and_what_the_agent_sees() -> None:
-    panel = Panel("pong", "teacher", ACTIONS, seen_picture, frame_dtype())
+    panel = Panel(SCENE, frame_dtype())
     screen = np.random.default_rng(0).integers(0, 256, (210, 160, 3), dtype=np.uint8)
     stack = random_stack(1)
     canvas = panel.draw(frame(screen=screen, seen=stack[-1], answer=0, scores=np.arange(18), action=5))
@@ -102,7 +106,7 @@ def test_the_core_picture_lights_each_core_by_its_firing(pong: Files) -> None:
         ]
         assert share_C[core] == fired.mean()
     picture, caption = CorePicture(core_grid(core_map, simulator.layout))(
-        frame(trace.packed_BW.shape[1], trace=trace.packed_BW[0])
+        frame(trace.packed_BW.shape[1], trace=trace.packed_BW[0])["sessions"][0]
     )
     assert picture.shape == (320, 320, 3)
     assert caption.startswith(f"{core_map.cores:,} cores")

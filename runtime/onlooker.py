@@ -1,0 +1,196 @@
+"""A process that looks on: frames go to it through a ring, and the loop never waits for it.
+
+A thread beside the loop would share its interpreter: whenever the machine is busy and takes the processor
+from a thread that draws, the game would wait for it. So drawing and serving have interpreters of their own, and
+the loop only copies a frame into shared memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spikestill.common.errors import UserError
+from spikestill.runtime.frame_ring import STATES, FrameRing, frame_dtype, ring_bytes, shared_file
+from spikestill.runtime.scene import Scene
+from spikestill.runtime.session import Session, Tick
+
+BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from importlib import import_module; import_module(sys.argv[2]).main()"
+)
+READY = b"R"
+
+
+class Onlooker:
+    """A process that gets the frames. Frames that come while it is behind are dropped and counted.
+
+    Args:
+        module: its ``main()`` reads :class:`Seat` and reports.
+        options: plain values for it.
+        scene: the first one.
+        words: words of packed spikes of an agent, at most.
+        screen_shape: (H, W) of the games.
+
+    Attributes:
+        dropped: frames dropped.
+        report: what it said at its end.
+
+    Raises:
+        UserError: it cannot start; the message says why.
+    """
+
+    def __init__(
+        self, module: str, options: dict[str, Any], scene: Scene, words: int, screen_shape: tuple[int, int]
+    ) -> None:
+        self.dropped = 0
+        self.report: dict[str, Any] = {}
+        self._module, self._said = module, b""
+        # Room for the actions and scores of another game or agent that may come on.
+        sizes = len(scene.actors), words, max(18, len(scene.actions))
+        dtype = frame_dtype(*sizes, screen_shape)
+        memory = shared_file(ring_bytes(dtype))
+        self._folder = Path(tempfile.mkdtemp(prefix="spikestill-scenes-"))
+        self._scene = -1
+        self.show(scene)
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        arguments = [
+            json.dumps(sys.path),
+            module,
+            str(memory),
+            str(reader),
+            json.dumps([*sizes, screen_shape]),
+            str(self._folder),
+        ]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", BOOT, *arguments, json.dumps(options)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            pass_fds=(memory, reader),
+            # A Ctrl-C is for the game, which then ends the frames; the onlooker finishes its file.
+            start_new_session=True,
+        )
+        self._ring = FrameRing(memory, writer, dtype)
+        self._writer: int | None = writer
+        for descriptor in (memory, reader):
+            os.close(descriptor)
+        assert self._process.stdout is not None
+        # Anything else is the start of its report.
+        self._said = self._process.stdout.read(1)
+        if self._said != READY:
+            self.close()
+
+    def show(self, scene: Scene) -> None:
+        """Let the frames from now on belong to ``scene``."""
+        scene.save(self._folder, self._scene + 1)
+        (self._folder / f"{self._scene}.npz").unlink(missing_ok=True) if self._scene > 2 else None
+        self._scene += 1
+
+    def offer(self, sessions: Sequence[Session], ticks: Sequence[Tick]) -> bool:
+        """Hand over a frame without waiting; return False where it was dropped.
+
+        Raises:
+            UserError: the onlooker failed, for example because the disk is full.
+        """
+        slot = self._ring.next_slot()
+        if slot is None:
+            self.dropped += 1
+            return False
+        slot["scene"] = self._scene
+        for part, session, tick in zip(slot["sessions"], sessions, ticks, strict=True):
+            fill(part, session, tick)
+        try:
+            self._ring.publish()
+        except BrokenPipeError:
+            self.close()
+        return True
+
+    def close(self) -> None:
+        """End the frames and let the process finish; does nothing the second time.
+
+        Raises:
+            UserError: the process failed.
+        """
+        if self._writer is None:
+            return
+        os.close(self._writer)
+        self._writer = None
+        output, _ = self._process.communicate()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        try:
+            self.report = json.loads((self._said + output).removeprefix(READY))
+        except ValueError:
+            name = self._module.rpartition(".")[2]
+            self.report = {"error": f"the {name} process ended with status {self._process.returncode}"}
+        if "error" in self.report:
+            raise UserError(self.report["error"], self.report.get("remedy"))
+
+
+def fill(part: np.void, session: Session, tick: Tick) -> None:
+    """Write a session's part of a frame."""
+    telemetry = session.telemetry
+    part["frame"], part["game"], part["score"] = tick.frame, tick.game, tick.score
+    part["action"] = tick.action if isinstance(tick.action, int) else -1
+    part["decisions"], part["misses"] = telemetry.decisions, telemetry.misses
+    part["agreed"], part["compared"] = session.agreed, session.compared
+    part["state"] = STATES.index(session.state)
+    part["answer"] = -1
+    if tick.answer is not None:
+        decision = tick.answer.decision
+        scores = np.asarray(decision.scores[0]).reshape(-1)[: part["scores"].shape[0]]
+        part["answer"], part["latency_ms"] = tick.answer.number, tick.answer.latency_s * 1e3
+        part["votes"] = scores.dtype.kind in "iu"
+        part["scores"][: len(scores)] = scores
+        seen = tick.answer.observations.get("stack")
+        if seen is not None:
+            part["seen"] = seen[0, -1]
+        if decision.trace is not None and decision.trace.packed_BW.shape[1] <= part["trace"].shape[0]:
+            packed_W = decision.trace.packed_BW[0]
+            part["trace"][: len(packed_W)] = packed_W
+    if session.leader is None:
+        session.game.screen(part["screen"])
+    else:
+        session.leader.game.screen(part["screen"])
+
+
+class Seat:
+    """The onlooker's side: read from its command line.
+
+    Attributes:
+        options: what it was given.
+        dtype: of the frames.
+        ring: the frames.
+    """
+
+    def __init__(self) -> None:
+        memory, pipe = int(sys.argv[3]), int(sys.argv[4])
+        sessions, words, actions, screen_shape = json.loads(sys.argv[5])
+        self._folder = Path(sys.argv[6])
+        self.options: dict[str, Any] = json.loads(sys.argv[7])
+        self.dtype = frame_dtype(sessions, words, actions, tuple(screen_shape))
+        self.ring = FrameRing(memory, pipe, self.dtype)
+
+    def scene(self, number: int) -> Scene:
+        """Return a scene by the number that a frame has."""
+        return Scene.load(self._folder, number)
+
+    @staticmethod
+    def ready() -> None:
+        """Say that the start went well."""
+        os.write(sys.stdout.fileno(), READY)
+
+    @staticmethod
+    def say(report: dict[str, Any]) -> None:
+        """Say how it ended."""
+        sys.stdout.buffer.write(json.dumps(report).encode())
+        sys.stdout.buffer.flush()

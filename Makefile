@@ -12,10 +12,10 @@ RUN_DIR ?= runs/demo
 # Two files of tests at a time; a file's tests share what its fixtures make.
 TOGETHER := --numprocesses 2 --dist loadfile
 
-.PHONY: help install demo test test-full lint clean
+.PHONY: help install demo test test-full base lint clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
-	@echo "make install / test-full / lint / clean; PYTHON=... picks the interpreter, VENV=... the folder"
+	@echo "make install / test-full / base / lint / clean; PYTHON=... picks the interpreter, VENV=... the folder"
 
 install: $(STAMP)
 
@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet 'pip>=23'
 	$(BIN)/python -m pip install -c constraints.txt torch
-	$(BIN)/python -m pip install -c constraints.txt --editable '.[lava,nir,onnx,control,sweep,dev]'
+	$(BIN)/python -m pip install -c constraints.txt --editable '.[train,video,lava,onnx,control,sweep,dev]'
 	$(BIN)/python -m pip install -c constraints.txt --no-deps --ignore-requires-python lava-nc neurobench snntorch cleanrl \
 		dm_control
 	@touch $@
@@ -42,6 +42,17 @@ test: install
 
 test-full: install
 	$(BIN)/python -m pytest $(TOGETHER) -m "not gpu"
+
+# The base install alone, in an environment of its own: no PyTorch, small, and it plays.
+BASE := build/base
+BASE_LIMIT_MB := 450
+base:
+	rm -rf $(BASE)
+	$(PYTHON) -m venv $(BASE)
+	$(BASE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt .
+	@size=$$(du -sm $(BASE) | cut -f1); echo "base install: $$size MB"; test $$size -lt $(BASE_LIMIT_MB)
+	@! $(BASE)/bin/python -c 'import torch' 2>/dev/null
+	cd $(BASE) && bin/spikestill doctor && bin/spikestill play pong --seconds 3 --view none --run_dir play
 
 lint: install
 	$(BIN)/ruff check .

@@ -6,10 +6,12 @@ import os
 import sys
 import threading
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from spikestill.common.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 
 def native_bf16() -> bool:
@@ -61,6 +63,8 @@ def compute_device(name: str) -> torch.device:
     Raises:
         UserError: CUDA was asked for and there is none.
     """
+    import torch
+
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("device cuda: PyTorch sees no CUDA device on this machine", "give --device cpu")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

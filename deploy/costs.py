@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from spikestill.configs.hardware import HardwareSpec
 from spikestill.deploy.core_map import NONE, CoreMap
+from spikestill.deploy.packed_kernel import PackedNet
 from spikestill.deploy.rates import Rates
 from spikestill.student.integer_net import IntegerLayer, IntegerNet
-from spikestill.student.torch_net import TorchIntegerNet, convolve
 
 TRUENORTH_CORE_W = 15.7e-6
 TRUENORTH_CHIP_W = 64.4e-3
@@ -71,14 +71,16 @@ def operations(net: IntegerNet, stacks_BCHW: npt.NDArray[np.uint8]) -> Operation
         net: any integer net.
         stacks_BCHW: uint8 stacks, at least one.
     """
-    spikes = TorchIntegerNet(net).spikes(torch.from_numpy(stacks_BCHW))
-    inputs = [torch.from_numpy(stacks_BCHW), *spikes[:-1]]
+    packed = PackedNet(net)
+    frames = [packed.spikes(stack) for stack in stacks_BCHW]
+    spikes = [np.stack(layer) for layer in zip(*frames, strict=True)]
+    inputs = [stacks_BCHW, *spikes[:-1]]
     dense, effective = 0.0, []
     for layer, x in zip(net.layers, inputs, strict=True):
-        dense += _meetings(torch.ones_like(x[:1]), np.ones_like(layer.weight_OIHW), layer)
+        dense += _meetings(np.ones_like(x[:1]), np.ones_like(layer.weight_OIHW), layer)
         effective.append(_meetings(x, layer.weight_OIHW, layer))
     weights = np.concatenate([layer.weight_OIHW.reshape(-1) for layer in net.layers])
-    fired, neurons = sum(int(each.sum()) for each in spikes), sum(each.numel() for each in spikes)
+    fired, neurons = sum(int(each.sum()) for each in spikes), sum(each.size for each in spikes)
     return Operations(
         footprint_bytes=sum(
             math.ceil(layer.weight_OIHW.size / 4) + 4 * layer.features for layer in net.layers
@@ -91,10 +93,26 @@ def operations(net: IntegerNet, stacks_BCHW: npt.NDArray[np.uint8]) -> Operation
     )
 
 
-def _meetings(x_BCHW: torch.Tensor, weight_OIHW: npt.NDArray[np.int8], layer: IntegerLayer) -> float:
+def _meetings(x_BCHW: npt.NDArray[Any], weight_OIHW: npt.NDArray[np.int8], layer: IntegerLayer) -> float:
     """Return how often an input that is not 0 meets a weight that is not 0 in ``layer``, over all frames."""
-    sums = convolve((x_BCHW != 0).float(), torch.from_numpy(weight_OIHW != 0).float(), layer)
-    return float(sums.double().sum())
+    stride, kernel = layer.stride, layer.kernel
+    zeros, left_out = max(layer.pad, 0), max(-layer.pad, 0)
+    height, width = x_BCHW.shape[2:]
+    inner_BCHW = x_BCHW[:, :, left_out : height - left_out, left_out : width - left_out] != 0
+    active_BCHW = np.pad(inner_BCHW, ((0, 0), (0, 0), (zeros, zeros), (zeros, zeros)))
+    rows, columns = ((size - kernel) // stride + 1 for size in active_BCHW.shape[2:])
+    # Every output of a group reads each of the group's inputs by its own weight.
+    outputs, inputs = weight_OIHW.shape[:2]
+    weights_GIHW = (
+        (weight_OIHW != 0).reshape(layer.groups, outputs // layer.groups, inputs, kernel, kernel).sum(axis=1)
+    )
+    weights_CHW = weights_GIHW.reshape(-1, kernel, kernel)
+    met = 0
+    for y in range(kernel):
+        for x in range(kernel):
+            window = active_BCHW[:, :, y : y + stride * rows : stride, x : x + stride * columns : stride]
+            met += int(window.sum(axis=(0, 2, 3)) @ weights_CHW[:, y, x])
+    return float(met)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The rungs of the parity ladder: every way to play an integer net, made comparable.
 
 A rung plays a chunk of frames and gives the spikes of every layer (where it shows them) and the votes.
-Each is compared with PyTorch's evaluation of the integer net by ``np.array_equal``.
+Each is compared with PyTorch's evaluation of the integer net (where PyTorch is not installed, with the NumPy loop) by
+``np.array_equal``.
 
 Axis suffixes: B frames, C channels, O output features, H height, W width, A actions.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -21,7 +23,8 @@ from spikestill.deploy.packed_kernel import PackedNet
 from spikestill.deploy.simulator import CoreSimulator
 from spikestill.student.integer_net import IntegerNet, choose, count_votes, naive_forward
 
-REFERENCE = "pytorch"
+REFERENCE = "pytorch" if importlib.util.find_spec("torch") else "naive"
+"""What the others are compared with: the NumPy loop where PyTorch is not installed."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -137,8 +140,13 @@ class Rung:
         return {**found, "skipped": self.skipped} if self.skipped else found
 
 
+def reference_player(net: IntegerNet) -> Callable[[npt.NDArray[np.uint8]], Played]:
+    """Return what the rungs are compared with: PyTorch's evaluation, or the naive loop where there is no PyTorch."""
+    return torch_player(net) if REFERENCE == "pytorch" else naive_player(net)
+
+
 def torch_player(net: IntegerNet) -> Callable[[npt.NDArray[np.uint8]], Played]:
-    """Return the reference: PyTorch's evaluation of the integer net."""
+    """Return PyTorch's evaluation of the integer net."""
     import torch
 
     from spikestill.student import torch_net
@@ -154,14 +162,21 @@ def torch_player(net: IntegerNet) -> Callable[[npt.NDArray[np.uint8]], Played]:
     return play
 
 
-def naive_rung(net: IntegerNet, limit: int) -> Rung:
-    """Return the rung of the naive NumPy loop over output positions."""
+def naive_player(net: IntegerNet) -> Callable[[npt.NDArray[np.uint8]], Played]:
+    """Return the naive NumPy loop over output positions."""
 
     def play(stacks_BCHW: npt.NDArray[np.uint8]) -> Played:
         frames = [naive_forward(net, stack) for stack in stacks_BCHW]
         return Played(_by_layer(frames), np.stack([count_votes(f[-1], net.actions) for f in frames]))
 
-    return Rung("naive", play, limit)
+    return play
+
+
+def naive_rung(net: IntegerNet, limit: int) -> Rung:
+    """Return the rung of the naive NumPy loop; it is skipped where it is the reference."""
+    if REFERENCE == "naive":
+        return Rung("naive", None, 0, skipped="it is the reference, as PyTorch is not installed")
+    return Rung("naive", naive_player(net), limit)
 
 
 def packed_rung(net: IntegerNet, limit: int) -> Rung:

@@ -31,7 +31,7 @@ from spikestill.deploy.ladder import (
     lava_rungs,
     naive_rung,
     packed_rung,
-    torch_player,
+    reference_player,
 )
 from spikestill.deploy.lava.loader import require_loihi2
 from spikestill.deploy.mapping import map_net
@@ -47,7 +47,7 @@ CHUNK_NEURONS = 1 << 24
 
 
 def run(config: VerifyConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
-    """Compare every rung with PyTorch on the frames of ``config`` and write ``verify.json`` into ``run_dir``.
+    """Compare every rung with the reference on the frames of ``config`` and write ``verify.json`` into ``run_dir``.
 
     There is no checkpoint, so ``resume`` starts anew. An interrupted run writes nothing.
 
@@ -69,7 +69,7 @@ def _verify(config: VerifyConfig, net: IntegerNet, frames: Frames, artefact: Pat
     provenance = Provenance.of(config, config.seed, parents)
     deviation = first_deviation(core_map, net) if core_map is not None else None
     rungs = [naive_rung(net, config.naive_frames), packed_rung(net, len(frames))]
-    if config.naive_frames == 0:
+    if config.naive_frames == 0 and not rungs[0].skipped:
         rungs[0].skipped = "its number of frames is 0"
     playable = core_map
     if core_map is not None and deviation is not None and next(violations(core_map), None) is not None:
@@ -139,7 +139,7 @@ def _stranger(config: VerifyConfig, core_map: CoreMap | None) -> str:
 
 def _climb(net: IntegerNet, frames: Frames, rungs: list[Rung]) -> tuple[float, int]:
     """Play all frames on all rungs; return the reference's seconds and the frames done."""
-    reference, seconds, done = torch_player(net), 0.0, 0
+    reference, seconds, done = reference_player(net), 0.0, 0
     size = max(1, min(CHUNK_FRAMES, CHUNK_NEURONS // net.neurons()))
     with stop_on_signal() as stop, Progress("verify", len(frames), "frames") as progress:
         while done < len(frames) and not stop:

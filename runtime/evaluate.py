@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,14 +20,14 @@ from spikestill.common.artefacts import EVALUATE
 from spikestill.common.document import write_document
 from spikestill.common.environment import environment
 from spikestill.common.errors import UserError
+from spikestill.common.extras import install_command
 from spikestill.common.processor import cores
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.play import EvaluateConfig
 from spikestill.runtime.agents import Agent, agent_files, open_agent
-from spikestill.teacher.evaluation import Evaluation, ScoresFunction, evaluate
-from spikestill.teacher.policy import in_fixed_batches
+from spikestill.teacher.evaluation import Evaluation, ScoresFunction, evaluate, in_fixed_batches
 
 VERSION = 1
 STICKY = 0.25
@@ -40,8 +42,9 @@ def run(config: EvaluateConfig, run_dir: Path, *, resume: bool = False) -> Stage
     all but random play, which is nothing else); with
     ``compare`` also ``teacher`` and ``random`` (the same of each), ``percent_of_teacher`` = 100 mean /
     teacher and ``percent_of_margin`` = 100 (mean - random) / (teacher - random); with ``also_sticky`` all
-    of it again under ``sticky``. Percentages are None where their divisor is not positive. An evaluation
-    is not resumed: ``resume`` plays it anew, with the same result.
+    of it again under ``sticky``. Without PyTorch the teacher is left out, and ``left_out`` says so. Percentages are
+    None where their divisor is not positive. An evaluation is not resumed: ``resume`` plays it
+    anew, with the same result.
 
     Raises:
         UserError: a file that is missing, unreadable or for another game.
@@ -51,10 +54,20 @@ def run(config: EvaluateConfig, run_dir: Path, *, resume: bool = False) -> Stage
     # A file that is missing is refused by its reader.
     parents = {role: path for role, path in files_read(config).items() if path.is_file()}
     provenance = Provenance.of(config, config.seed, parents)
-    if config.compare and config.agent != "teacher":
+    if "teacher" in paths and config.agent != "teacher":
         # Opened before the agent has played a hundred games, not after them.
         open_agent("teacher", environment(game), paths["teacher"]).close()
-    summary = {"game": game, "agent": config.agent, "epsilon": config.epsilon, "seed": config.seed}
+    summary: dict[str, Any] = {
+        "game": game,
+        "agent": config.agent,
+        "epsilon": config.epsilon,
+        "seed": config.seed,
+    }
+    if config.compare and "teacher" not in paths:
+        summary["left_out"] = (
+            f"the teacher: PyTorch is not installed; `{install_command('train')}` installs it"
+        )
+        print(f"evaluate: leaves out {summary['left_out']}", file=sys.stderr, flush=True)
     summary |= _measure(config, config.environment, paths)
     if config.also_sticky:
         summary["sticky"] = _measure(config, dataclasses.replace(config.environment, sticky=STICKY), paths)
@@ -83,11 +96,13 @@ def agents_files(config: EvaluateConfig) -> dict[str, dict[str, Path]]:
         raise UserError(f"agent {config.agent} plays in real time only", "take it to `spikestill play`")
     found = {config.agent: agent_files(config.agent, game, given)}
     if config.compare:
+        found["random"] = {}
+        if importlib.util.find_spec("torch") is None:
+            return found
         try:
             found["teacher"] = agent_files("teacher", game, given)
         except UserError as error:
             raise UserError(error.what, f"{error.remedy}; or compare with none: --compare false") from error
-        found["random"] = {}
     return found
 
 
@@ -105,10 +120,12 @@ def _measure(config: EvaluateConfig, environment: EnvironmentConfig, paths: File
     seconds = time.monotonic() - began
     summary = {**dataclasses.asdict(own), "episodes": config.episodes, "seconds": round(seconds, 2)}
     summary["sticky_probability"] = environment.sticky
-    if config.compare:
-        teacher, chance = scores("teacher"), scores("random")
-        summary["teacher"] = dataclasses.asdict(teacher)
+    chance = scores("random") if config.compare else None
+    if chance is not None:
         summary["random"] = dataclasses.asdict(chance)
+    if chance is not None and "teacher" in paths:
+        teacher = scores("teacher")
+        summary["teacher"] = dataclasses.asdict(teacher)
         summary["percent_of_teacher"] = percentage(own.mean, teacher.mean)
         summary["percent_of_margin"] = percentage(own.mean - chance.mean, teacher.mean - chance.mean)
     return summary
@@ -119,7 +136,15 @@ def percentage(part: float, whole: float) -> float | None:
     return round(100 * part / whole, 3) if whole > 0 else None
 
 
+def _player(name: str) -> str:
+    return "random play" if name == "random" else f"agent {name}"
+
+
 def _evaluate(name: str, config: EvaluateConfig, environment: EnvironmentConfig, paths: Files) -> Evaluation:
+    passes = list(paths)
+    label = f"{environment.game}, {_player(name)}"
+    if len(passes) > 1:
+        label = f"[{passes.index(name) + 1}/{len(passes)}] {label}"
     with _all_cores(name, environment.game, paths[name]) as scores_fn:
         return evaluate(
             scores_fn,
@@ -129,6 +154,7 @@ def _evaluate(name: str, config: EvaluateConfig, environment: EnvironmentConfig,
             epsilon=1.0 if name == "random" else config.epsilon,
             seed=config.seed,
             num_envs=config.num_envs,
+            label=label,
         )
 
 

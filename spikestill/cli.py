@@ -362,6 +362,10 @@ def _failed(error: Exception, debug: bool) -> int:
 
         traceback.print_exception(error)
         return FAILED
+    if isinstance(error, ImportError):
+        from spikestill.common.extras import absent_extra
+
+        error = absent_extra(error) or error
     if isinstance(error, BackendError):
         print(f"spikestill: {error}\n`spikestill doctor` says what works here.", file=sys.stderr)
         return FAILED

@@ -8,25 +8,25 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from spikestill.common.extras import EXTRAS, installed
 from spikestill.common.processor import cores
 from spikestill.common.stage import StageResult
 from spikestill.configs.pipeline import DoctorConfig
 
 GIB = 1 << 30
 WANTED_DISK_GIB, WANTED_RAM_GIB = 4.0, 4.0
-NEEDED = ("torch", "numpy", "numba", "h5py", "ale-py", "safetensors", "av")
-INSTALL_LAVA = (
-    "pip install asteval networkx scipy && pip install --no-deps --ignore-requires-python lava-nc==0.10.0"
-)
-OK, SLOWER, MISSING = "ok", "without it: slower", "missing"
+NEEDED = ("numpy", "numba", "h5py", "ale-py", "gymnasium", "safetensors", "nir")
+OK, SLOWER, OPTIONAL, MISSING = "ok", "without it: slower", "optional", "missing"
 
 
 def run(config: DoctorConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
-    """Return one row for each thing that is looked at: ``what``, ``found``, ``verdict``, ``remedy``."""
+    """Return one row for each thing that is looked at: ``what``, ``found``, ``verdict``, ``remedy``.
+
+    ``ready`` is True where nothing is missing; what an extra gives is optional.
+    """
     checks = [
         dict(zip(("what", "found", "verdict", "remedy"), row, strict=True))
         for row in (*_machine(), *_packages(), *_accelerators())
@@ -74,8 +74,13 @@ def _packages() -> Iterator[tuple[str, Any, str, str]]:
     for name in NEEDED:
         found = installed(name)
         yield name, found or "no", OK if found else MISSING, "" if found else f"pip install {name}"
-    lava = installed("lava-nc")
-    yield "Lava (--agent lava)", lava or "no", OK if lava else MISSING, "" if lava else INSTALL_LAVA
+    for name, extra in EXTRAS.items():
+        absent = extra.absent()
+        if absent:
+            yield f"extra [{name}]", f"no {', '.join(absent)}", OPTIONAL, f"to {extra.gives}: {extra.install}"
+        else:
+            found = ", ".join(f"{package} {installed(package)}" for package in extra.packages.values())
+            yield f"extra [{name}]", found, OK, ""
 
 
 def _accelerators() -> Iterator[tuple[str, Any, str, str]]:
@@ -89,11 +94,3 @@ def _accelerators() -> Iterator[tuple[str, Any, str, str]]:
         yield "CUDA", "no device", SLOWER, ""
     else:
         yield "CUDA", f"torch {torch.__version__} has none", SLOWER, ""
-
-
-def installed(name: str) -> str:
-    """Return the version of a distribution, '' where it is not installed."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.processor import cores
 from spikestill.common.progress import Progress
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.teacher.atari.environment import make_vector_env
@@ -58,7 +62,7 @@ def evaluate(
     epsilon: float = 0.05,
     seed: int = 0,
     num_envs: int = 32,
-    progress: bool = True,
+    label: str = "",
 ) -> Evaluation:
     """Play ``episodes`` full games with the argmax of ``scores_fn``, epsilon-greedily.
 
@@ -70,12 +74,12 @@ def evaluate(
         epsilon: probability of a uniformly random action.
         seed: seed of games and exploration.
         num_envs: games played at a time.
-        progress: show a progress bar.
+        label: what the progress bar says; '': that the game is evaluated.
     """
     num_envs = min(num_envs, episodes)
     with (
         contextlib.closing(make_vector_env(environment, num_envs)) as envs,
-        Progress(f"evaluating {environment.game}", episodes, "games") as bar,
+        Progress(label or f"evaluating {environment.game}", episodes, "games") as bar,
     ):
         actions = int(envs.single_action_space.n)
         returns = np.zeros(episodes)
@@ -99,13 +103,12 @@ def evaluate(
             ended = active & (terminated | truncated)
             if not ended.any():
                 steps += 1
-                if progress and steps % SHOWN_STEPS == 0:
+                if steps % SHOWN_STEPS == 0:
                     bar.advance(0, points=float(returns[episode[active]].mean()), steps=steps)
                 continue
             for env in np.flatnonzero(ended):
                 finished.append(int(episode[env]))
-                if progress:
-                    bar.advance(1, mean=float(returns[finished].mean()))
+                bar.advance(1, mean=float(returns[finished].mean()))
                 if following < episodes:
                     episode[env], following = following, following + 1
                     rngs[env] = np.random.default_rng([seed, 3, int(episode[env])])
@@ -118,6 +121,30 @@ def evaluate(
                 )
     scores = [float(value) for value in returns]
     return Evaluation(float(np.mean(scores)), bootstrap_ci(scores, seed), scores, frames)
+
+
+@contextlib.contextmanager
+def in_fixed_batches(scores_fn: ScoresFunction, rows: int = 8) -> Iterator[ScoresFunction]:
+    """Yield ``scores_fn`` asked ``rows`` stacks at a time, the last batch filled up with zeros, a batch on each core.
+
+    Matrix products round by the shape of the whole batch and by the threads that share it: so a stack's scores are
+    the same bits, whatever stands beside it and however many cores there are.
+    """
+    with ThreadPoolExecutor(cores(), "policy", initializer=_one_thread) as pool:
+
+        def ask(obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+            filled = np.zeros((-(-len(obs_BCHW) // rows) * rows, *obs_BCHW.shape[1:]), np.uint8)
+            filled[: len(obs_BCHW)] = obs_BCHW
+            batches = filled.reshape(-1, rows, *obs_BCHW.shape[1:])
+            return np.concatenate(list(pool.map(scores_fn, batches)))[: len(obs_BCHW)]
+
+        yield ask
+
+
+def _one_thread() -> None:
+    """Keep PyTorch, where it is loaded, on the calling thread."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
 
 
 def _seeds(seed: int, episodes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from spikestill.common.artefacts import TEACHER
 from spikestill.common.errors import MALFORMED, UserError
+from spikestill.common.extras import EXTRAS
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult, refuse_to_replace
 from spikestill.configs.importing import ImportConfig
@@ -159,7 +160,7 @@ def with_its_weights(path: Path, content: bytes) -> bytes:
         import onnx
     except ImportError as error:
         raise UserError(
-            f"{path}: the package that reads ONNX is not installed", "pip install onnx onnxruntime"
+            f"{path}: the package that reads ONNX is not installed", f"run `{EXTRAS['onnx'].install}`"
         ) from error
     from google.protobuf.message import DecodeError
     from onnx.external_data_helper import load_external_data_for_model, uses_external_data

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -15,15 +12,12 @@ import torch
 from spikestill.common.atari import STACK
 from spikestill.common.errors import UserError
 from spikestill.common.policy import Decision, Observations
-from spikestill.common.processor import cores
 from spikestill.common.provenance import Provenance
 from spikestill.teacher.atari import q_network
 from spikestill.teacher.atari.q_network import Weights
 from spikestill.teacher.checkpoint import nature_network, read_teacher_file
 from spikestill.teacher.program import LANGUAGES, Program, program_of, start
 
-QFunction = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]
-"""Maps stacks (B, 4, 84, 84) to Q-values (B, A)."""
 Precision = Literal["fp32", "fp16", "bf16"]
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -86,24 +80,6 @@ class ProgramPolicy:
 
 
 Teacher = TeacherPolicy | ProgramPolicy
-
-
-@contextlib.contextmanager
-def in_fixed_batches(q_values: QFunction, rows: int = 8) -> Iterator[QFunction]:
-    """Yield ``q_values`` asked ``rows`` stacks at a time, the last batch filled up with zeros, a batch on each core.
-
-    Matrix products round by the shape of the whole batch and by the threads that share it: so a stack's Q-values are
-    the same bits, whatever stands beside it and however many cores there are.
-    """
-    with ThreadPoolExecutor(cores(), "policy", initializer=torch.set_num_threads, initargs=(1,)) as pool:
-
-        def ask(obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-            filled = np.zeros((-(-len(obs_BCHW) // rows) * rows, *obs_BCHW.shape[1:]), np.uint8)
-            filled[: len(obs_BCHW)] = obs_BCHW
-            batches = filled.reshape(-1, rows, *obs_BCHW.shape[1:])
-            return np.concatenate(list(pool.map(q_values, batches)))[: len(obs_BCHW)]
-
-        yield ask
 
 
 def check_stacks(obs_BCHW: npt.NDArray[np.uint8]) -> None:

@@ -20,6 +20,7 @@ import torch
 
 from spikestill.common.atari import STACK
 from spikestill.common.errors import MALFORMED, UserError
+from spikestill.common.extras import EXTRAS
 from spikestill.common.provenance import Provenance
 from spikestill.common.tensors import write_tensors
 from spikestill.teacher.checkpoint import TEACHER_SCHEMA, TeacherFile
@@ -83,7 +84,9 @@ def _onnx(program: Program, name: str) -> Network:
     try:
         import onnxruntime
     except ImportError as error:
-        raise UserError(f"{name}: ONNX Runtime is not installed", "pip install onnx onnxruntime") from error
+        raise UserError(
+            f"{name}: ONNX Runtime is not installed", f"run `{EXTRAS['onnx'].install}`"
+        ) from error
     try:
         session = onnxruntime.InferenceSession(program.content, providers=["CPUExecutionProvider"])
     except Exception as error:  # its errors share no class but this one

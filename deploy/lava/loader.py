@@ -19,9 +19,9 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 
 from spikestill.common.errors import UserError
+from spikestill.common.extras import EXTRAS, LAVA_VERSION
 
-LAVA_VERSION = "0.10.0"
-INSTALL_COMMAND = f"pip install --no-deps --ignore-requires-python lava-nc=={LAVA_VERSION}"
+INSTALL_COMMAND = EXTRAS["lava"].install
 LAVA_NEEDS = ("networkx", "asteval", "scipy")
 LOIHI_COMPILER = "magma/compiler/subcompilers/nc"
 PATCHED_MODULE = "lava.magma.compiler.var_model"
@@ -41,7 +41,7 @@ def available() -> str | None:
         return f"lava-nc is {version}, {LAVA_VERSION} is wanted: {INSTALL_COMMAND}"
     absent = [name for name in LAVA_NEEDS if importlib.util.find_spec(name) is None]
     if absent:
-        return f"Lava needs {', '.join(absent)}: pip install {' '.join(absent)}"
+        return f"Lava needs {', '.join(absent)}: {INSTALL_COMMAND}"
     return None
 
 

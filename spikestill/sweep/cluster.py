@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from spikestill.common.errors import BackendError, UserError
+from spikestill.common.extras import EXTRAS
 from spikestill.common.processor import cores
 
-INSTALL = "pip install 'spikestill[sweep]'"
+INSTALL = EXTRAS["sweep"].install
 START = "start one there with `ray start --head`, and join it from each machine with `ray start --address HOST:PORT`"
 OBJECT_STORE_BYTES = 80 << 20
 """Only options and summaries travel through Ray; artefacts lie in the sweep's folder."""

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.teacher.atari.q_network import Weights
-from spikestill.teacher.evaluation import evaluate
-from spikestill.teacher.policy import QFunction, in_fixed_batches
+from spikestill.teacher.evaluation import ScoresFunction, evaluate, in_fixed_batches
 
 SEED = 2**31
 """Of the games that choose: one beyond the seeds that ``evaluate`` takes."""
@@ -56,7 +55,9 @@ class Selection:
         since = step - self._considered
         return since >= self._period or (step >= last_step and since > 0)
 
-    def consider(self, weights: Weights, q_values: QFunction, step: int, stop: Callable[[], bool]) -> bool:
+    def consider(
+        self, weights: Weights, q_values: ScoresFunction, step: int, stop: Callable[[], bool]
+    ) -> bool:
         """Let a snapshot play, and keep it where it is better than the best; an earlier one wins a tie.
 
         Args:
@@ -69,7 +70,7 @@ class Selection:
             False where ``stop`` ended the games early: the snapshot is still due, and nothing has changed.
         """
 
-        def until_stopped(obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        def until_stopped(obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
             if stop():
                 raise _StoppedError
             return ask(obs_BCHW)

@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.errors import UserError
+from spikestill.common.extras import EXTRAS
 
-INSTALL = "pip install 'spikestill[control]' && pip install --no-deps dm_control==1.0.50"
+INSTALL = EXTRAS["control"].install
 """What installs the simulators; dm_control's labmaze has no wheel for Python 3.13, and nothing here needs it."""
 DERIVED = (
     "xpos", "xquat", "xmat", "xipos", "ximat", "geom_xpos", "geom_xmat", "site_xpos", "site_xmat", "subtree_com",

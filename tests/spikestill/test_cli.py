@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from spikestill import cli
+from spikestill.common import extras
 from spikestill.common.artefacts import RESUMED_FROM
 from spikestill.common.errors import BackendError
 from spikestill.common.provenance import Provenance
@@ -301,8 +302,24 @@ def test_doctor_lists_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     summary = json.loads(capsys.readouterr().out)
     found = {check["what"]: check for check in summary["checks"]}
     assert found["Python"]["verdict"] == "ok"
-    assert found["torch"]["found"]
+    assert found["numba"]["found"]
+    assert found["extra [train]"]["verdict"] == "ok"
     assert {check["what"] for check in summary["checks"] if check["verdict"] == "missing"} == set(
         summary["missing"]
     )
     assert all(check["remedy"] for check in summary["checks"] if check["verdict"] == "missing")
+
+
+def test_an_absent_extra_is_optional_and_its_one_command_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(extras.Extra, "absent", lambda self: list(self.packages.values()))
+    assert cli.main(["doctor", "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["missing"] == []
+    assert summary["ready"] is True
+    rows = {check["what"]: check for check in summary["checks"]}
+    assert rows["extra [lava]"]["remedy"].endswith(extras.EXTRAS["lava"].install)
+    error = ModuleNotFoundError("No module named 'torch'", name="torch.nn")
+    assert str(extras.absent_extra(error)).endswith("Run `pip install 'spikestill[train]'`.")
+    assert extras.absent_extra(ModuleNotFoundError("x", name="spikestill.nothing")) is None

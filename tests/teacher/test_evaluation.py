@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-import spikestill.teacher.policy as policy_module
+import spikestill.teacher.evaluation as evaluation_module
 from spikestill.common.provenance import Provenance
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.teacher.atari.q_network import initial_weights
-from spikestill.teacher.evaluation import bootstrap_ci, evaluate
-from spikestill.teacher.policy import TeacherPolicy, in_fixed_batches
+from spikestill.teacher.evaluation import bootstrap_ci, evaluate, in_fixed_batches
+from spikestill.teacher.policy import TeacherPolicy
 
 
 def brightness_policy(stacks):
@@ -20,7 +20,7 @@ def brightness_policy(stacks):
 
 def test_scores_do_not_depend_on_the_number_of_environments():
     config = EnvironmentConfig(game="breakout")
-    runs = [evaluate(brightness_policy, config, episodes=5, num_envs=n, progress=False) for n in (1, 3, 5)]
+    runs = [evaluate(brightness_policy, config, episodes=5, num_envs=n) for n in (1, 3, 5)]
     assert runs[0].returns == runs[1].returns == runs[2].returns
     assert len(set(runs[0].returns)) > 1
     assert runs[0].frames == runs[1].frames
@@ -56,6 +56,6 @@ def test_a_stacks_q_values_do_not_depend_on_those_beside_it_nor_on_the_cores(pre
         for index in range(19):
             np.testing.assert_array_equal(ask(stacks[index : index + 1])[0], whole[index])
         np.testing.assert_array_equal(ask(stacks[order]), whole[order])
-    monkeypatch.setattr(policy_module, "cores", lambda: 1)
+    monkeypatch.setattr(evaluation_module, "cores", lambda: 1)
     with in_fixed_batches(policy.q_values) as ask:
         np.testing.assert_array_equal(ask(stacks), whole)

@@ -20,8 +20,8 @@ from spikestill.inspection import read
 from spikestill.teacher.atari.selection import SEED, Selection
 from spikestill.teacher.atari.teach import CHECKPOINT, Training, run
 from spikestill.teacher.checkpoint import CHECKPOINT_SCHEMA, read_teacher, read_teacher_file, save_teacher
-from spikestill.teacher.evaluation import evaluate
-from spikestill.teacher.policy import in_fixed_batches, load_teacher
+from spikestill.teacher.evaluation import evaluate, in_fixed_batches
+from spikestill.teacher.policy import load_teacher
 from tests.teacher.test_teach import TINY
 
 # Space Invaders ends soon, whoever plays it.
@@ -41,9 +41,7 @@ def whole(tmp_path_factory):
 
 
 def played(weights, game="space_invaders", games=2):
-    return evaluate(
-        lambda obs: weights(obs), EnvironmentConfig(game=game), episodes=games, seed=SEED, progress=False
-    ).mean
+    return evaluate(lambda obs: weights(obs), EnvironmentConfig(game=game), episodes=games, seed=SEED).mean
 
 
 def test_the_best_snapshot_is_the_teacher(tmp_path, capsys):

@@ -14,8 +14,8 @@ from spikestill.configs.options import Choices, Options, Range, Seed
 class MapConfig(Options):
     """A student onto the cores of one target."""
 
-    student: str = ""
-    """Path of the student; empty: ``student.safetensors`` in the run's folder."""
+    student: Path = Path("student.safetensors")
+    """The student that ``distill`` wrote."""
     hardware: Annotated[str, Choices(PRESETS)] = "truenorth"
     """Target, a preset of configs/hardware.py."""
     buffer: Path | None = None
@@ -24,3 +24,6 @@ class MapConfig(Options):
     """Frames of ``buffer`` for that."""
     seed: Seed = 0
     """Seed of the choice of frames."""
+    anneal_seconds: Annotated[float, Range(0, 86400)] = 60.0
+    """Most seconds that moving cores nearer to each other may take, 0: they stay as first placed. A student of a few
+    thousand cores takes less; where time cuts it short, the placement depends on the machine."""

@@ -21,7 +21,7 @@ from spikestill.deploy.core_map import NONE, CoreMap, save
 from spikestill.deploy.equivalence import sources
 from spikestill.deploy.frames import Frames
 from spikestill.deploy.inspection import summarise
-from spikestill.deploy.passes.annealing import anneal, hops, ways
+from spikestill.deploy.passes.annealing import SECONDS, anneal, hops, ways
 from spikestill.deploy.passes.emission import emit
 from spikestill.deploy.passes.lowering import lower
 from spikestill.deploy.passes.placement import place
@@ -45,7 +45,11 @@ def map_net(net: IntegerNet, spec: HardwareSpec, provenance: Provenance | None =
 
 
 def map_with_gains(
-    net: IntegerNet, spec: HardwareSpec, provenance: Provenance | None = None, rates: Rates | None = None
+    net: IntegerNet,
+    spec: HardwareSpec,
+    provenance: Provenance | None = None,
+    rates: Rates | None = None,
+    anneal_seconds: float = SECONDS,
 ) -> tuple[CoreMap, dict[str, str]]:
     """Return what :func:`map_net` does, and what each pass gained, in words.
 
@@ -54,6 +58,7 @@ def map_with_gains(
         spec: the target.
         provenance: for the core map.
         rates: mean firing rate (O, H, W) of every layer after the first, which weigh the spikes' ways; None: all 1.
+        anneal_seconds: most that the annealing takes.
     """
     gains: dict[str, str] = {}
     lowered = lower(net, spec)
@@ -73,12 +78,13 @@ def map_with_gains(
     )
     placement = place(cores, spec)
     found = ways(cores, placement, rates)
-    near = anneal(found, placement, spec)
+    near, ended = anneal(found, placement, spec, seconds=anneal_seconds)
     (before, crossed), (after, crossing) = (hops(found, each, spec) for each in (placement, near))
     weighed = "measured spikes" if rates is not None else "neurons"
     gains["place, anneal"] = (
         f"{weighed} x hops {before:,.0f} -> {after:,.0f}, across chip borders {crossed:,.0f} -> {crossing:,.0f}"
     )
+    gains["anneal"] = ended
     routes = route(cores, near, spec)
     core_map = emit(
         net, cores, near, routes, spec, provenance or Provenance.of({"hardware": spec.name}, seed=0)
@@ -109,7 +115,7 @@ def run(config: MapConfig, run_dir: Path, *, resume: bool = False) -> StageResul
     Raises:
         UserError: the student or the buffer is unreadable, or the student does not fit the target.
     """
-    student = Path(config.student) if config.student else Path(run_dir) / "student.safetensors"
+    student = config.student
     net, _ = load(student)
     began = time.monotonic()
     parents, rates = {"student": student}, None
@@ -119,7 +125,7 @@ def run(config: MapConfig, run_dir: Path, *, resume: bool = False) -> StageResul
         with contextlib.closing(frames):
             rates = firing_rates(net, frames)[1:]
     provenance = Provenance.of(config, seed=config.seed, parents=parents)
-    core_map, gains = map_with_gains(net, hardware(config.hardware), provenance, rates)
+    core_map, gains = map_with_gains(net, hardware(config.hardware), provenance, rates, config.anneal_seconds)
     seconds = time.monotonic() - began
     artefact = Path(run_dir) / CORE_MAP
     save(core_map, artefact)

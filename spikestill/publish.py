@@ -215,7 +215,7 @@ def publish_student(game: str, source: Path, folder: Path, episodes: int, earlie
     with published(folder) as scratch:
         path = scratch / "student-1chip.safetensors"
         shutil.copyfile(source, path)
-        mapped = mapping.run(MapConfig(student=str(path), hardware="ns1e"), scratch)
+        mapped = mapping.run(MapConfig(student=path, hardware="ns1e"), scratch)
         mapped.artefact.rename(scratch / "core_map-1chip.h5")
         summary = score(game, "student", folder / "teacher.safetensors", path, episodes)
         document = card("student", game, summary, path, provenance)

@@ -3,7 +3,9 @@
 Cost: the sum over neurons of rate x (|dx| + |dy| + BORDER_HOPS x chip borders crossed), from the neuron's core to the
 one that it drives; rate is the neuron's mean firing rate where frames were given, else 1. Simulated annealing
 (Kirkpatrick 1983) from the curve's placement: a core changes places with another one, or with an empty site, nearby;
-what lengthens the ways by d is done with probability exp(-d / T), T falling to 0. The same seed, the same placement.
+what lengthens the ways by d is done with probability exp(-d / T), T falling to 0 with what is done of the proposals, or
+of the time where that is further: a run that time ends has cooled too. It ends early where the cold half gains nothing
+any more. The same seed, the same placement, unless time cuts the run short.
 
 Axis suffixes: C cores, S sites of the grid, E edges.
 """
@@ -11,7 +13,8 @@ Axis suffixes: C cores, S sites of the grid, E edges.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +31,12 @@ PROPOSALS_PER_CORE = 1_500
 MAX_PROPOSALS = 30_000_000
 START_SHARE = 1.0
 """Temperature at the start, in mean costs of a core."""
+SECONDS = 60.0
+"""Most seconds, where nothing else is said."""
+PARTS = 200
+"""Parts of a run; after each, the time and the gain are looked at."""
+PATIENCE, LEAST_GAIN = 10, 1e-3
+"""The run ends where so many parts of its cold half together lower the cost by less than this share."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +92,26 @@ def hops(found: Ways, placement: Placement, spec: HardwareSpec) -> tuple[float, 
     return float((found.rate_E * steps).sum()), float((found.rate_E * crossed).sum())
 
 
-def anneal(found: Ways, placement: Placement, spec: HardwareSpec, seed: int = 0) -> Placement:
-    """Return a placement with shorter ways on the chips that ``placement`` uses."""
+def anneal(
+    found: Ways,
+    placement: Placement,
+    spec: HardwareSpec,
+    seed: int = 0,
+    seconds: float = SECONDS,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[Placement, str]:
+    """Return a placement with shorter ways on the chips that ``placement`` uses, and why the run ended, in words.
+
+    Args:
+        found: the traffic.
+        placement: where the cores lie.
+        spec: the target.
+        seed: of the proposals.
+        seconds: most that it takes, after compiling; 0: nothing is moved.
+        clock: seconds that pass.
+    """
+    if not seconds:
+        return placement, "left out"
     cores = len(placement.chip_C)
     x, y = spec.on_grid(placement.chip_C, placement.x_C, placement.y_C)
     width, height = spec.cores_x * spec.chips_x, spec.cores_y * spec.chips_y
@@ -101,11 +128,23 @@ def anneal(found: Ways, placement: Placement, spec: HardwareSpec, seed: int = 0)
     rate = np.concatenate([found.rate_E, found.rate_E])[order]
     total, across = hops(found, placement, spec)
     temperature = START_SHARE * 2 * (total + BORDER_HOPS * across) / max(cores, 1)
+    grid = start, other[order], rate, x, y, core_at, allowed, spec.cores_x, spec.cores_y, BORDER_HOPS
     proposals = min(MAX_PROPOSALS, PROPOSALS_PER_CORE * cores)
-    _anneal(
-        start, other[order], rate, x, y, core_at, allowed, spec.cores_x, spec.cores_y, BORDER_HOPS,
-        temperature, proposals, seed,
-    )  # fmt: skip
+    part = -(-proposals // PARTS)
+    _seed(seed)
+    _anneal(*grid, temperature, 0, 0.0, 0.0)  # compiles
+    done, cost, began, ended = 0, [total + BORDER_HOPS * across], clock(), "all proposals made"
+    while done < proposals:
+        passed = (clock() - began) / seconds
+        if passed >= 1:
+            ended = f"ended by time at {done / proposals:.0%} of its proposals"
+            break
+        share = max(done / proposals, passed)
+        cost.append(cost[-1] + _anneal(*grid, temperature, part, share, min(1.0, share + part / proposals)))
+        done += part
+        if share > 0.5 and cost[-PATIENCE - 1] - cost[-1] <= LEAST_GAIN * cost[-1]:
+            ended = f"ended at {done / proposals:.0%} of its proposals, which gained nothing more"
+            break
     chip = y // spec.cores_y * spec.chips_x + x // spec.cores_x
     moved = dataclasses.replace(
         placement,
@@ -114,7 +153,8 @@ def anneal(found: Ways, placement: Placement, spec: HardwareSpec, seed: int = 0)
         y_C=(y % spec.cores_y).astype(np.int16),
     )
     after = hops(found, moved, spec)
-    return moved if after[0] + BORDER_HOPS * after[1] < total + BORDER_HOPS * across else placement
+    better = after[0] + BORDER_HOPS * after[1] < total + BORDER_HOPS * across
+    return (moved if better else placement), ended
 
 
 @njit(cache=True, nogil=True)
@@ -132,16 +172,24 @@ def _cost(core, at_x, at_y, skip, start, other, rate, x, y, cores_x, cores_y, bo
 
 
 @njit(cache=True, nogil=True)
-def _anneal(  # type: ignore[no-untyped-def]
-    start, other, rate, x, y, core_at, allowed, cores_x, cores_y, border, temperature, proposals, seed
-):
-    """Change x, y (C,) and core_at (height, width) in place."""
+def _seed(seed):  # type: ignore[no-untyped-def]
     np.random.seed(seed)  # noqa: NPY002 - numba's own generator
+
+
+@njit(cache=True, nogil=True)
+def _anneal(  # type: ignore[no-untyped-def]
+    start, other, rate, x, y, core_at, allowed, cores_x, cores_y, border, temperature, proposals, first, last
+):
+    """Change x, y (C,) and core_at (height, width) in place; return by how much the cost changed.
+
+    ``first`` and ``last`` are the shares of the run that are done before and after these proposals.
+    """
     height, width = core_at.shape
     cores = len(x)
     widest = max(height, width)
+    total = 0.0
     for proposal in range(proposals):
-        done = proposal / proposals
+        done = first + (last - first) * proposal / proposals
         heat = temperature * (1.0 - done) ** 3
         radius = max(1, int(widest * (1.0 - done) ** 2 / 2))
         core = np.random.randint(cores)  # noqa: NPY002
@@ -159,8 +207,10 @@ def _anneal(  # type: ignore[no-untyped-def]
             change += _cost(mate, from_x, from_y, core, start, other, rate, x, y, cores_x, cores_y, border)
             change -= _cost(mate, to_x, to_y, core, start, other, rate, x, y, cores_x, cores_y, border)
         if change <= 0 or (heat > 0 and np.random.random() < np.exp(-change / heat)):  # noqa: NPY002
+            total += change
             x[core], y[core] = to_x, to_y
             core_at[to_y, to_x] = core
             core_at[from_y, from_x] = mate
             if mate >= 0:
                 x[mate], y[mate] = from_x, from_y
+    return total

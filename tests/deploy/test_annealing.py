@@ -8,7 +8,7 @@ import pytest
 from spikestill.configs.hardware import HardwareSpec, hardware
 from spikestill.deploy.core_map import NONE, CoreMap
 from spikestill.deploy.mapping import map_with_gains
-from spikestill.deploy.passes.annealing import BORDER_HOPS, anneal, hops, ways
+from spikestill.deploy.passes.annealing import BORDER_HOPS, PARTS, anneal, hops, ways
 from spikestill.deploy.passes.lowering import lower
 from spikestill.deploy.passes.placement import Placement, place
 from spikestill.deploy.passes.pruning import prune
@@ -52,15 +52,58 @@ def test_ways_get_much_shorter_and_every_core_keeps_a_place_of_its_own(
 ) -> None:
     cores, placement = placed(net, spec)
     found = ways(cores, placement)
-    near = anneal(found, placement, spec)
+    near, ended = anneal(found, placement, spec)
+    assert ended == "all proposals made" or ended.endswith("gained nothing more")
     before, after = hops(found, placement, spec), hops(found, near, spec)
     assert after[0] + BORDER_HOPS * after[1] < 0.4 * (before[0] + BORDER_HOPS * before[1])
     places = set(zip(near.chip_C.tolist(), near.x_C.tolist(), near.y_C.tolist(), strict=True))
     assert len(places) == len(near.chip_C)
     assert set(near.chip_C.tolist()) <= set(placement.chip_C.tolist())
-    again = anneal(found, placement, spec)
+    again, _ = anneal(found, placement, spec)
     np.testing.assert_array_equal(again.x_C, near.x_C)
     np.testing.assert_array_equal(again.y_C, near.y_C)
+
+
+class Clock:
+    """A clock on which every look takes a second."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def test_time_ends_the_annealing_when_it_has_cooled(net: IntegerNet) -> None:
+    spec = hardware("truenorth")
+    cores, placement = placed(net, spec)
+    found = ways(cores, placement)
+    before = hops(found, placement, spec)[0]
+    reached = {}
+    for seconds in (20.0, 60.0):
+        near, ended = anneal(found, placement, spec, seconds=seconds, clock=Clock())
+        assert ended == f"ended by time at {(seconds - 1) / PARTS:.0%} of its proposals"
+        assert len(set(zip(near.x_C.tolist(), near.y_C.tolist(), strict=True))) == len(near.x_C)
+        reached[seconds] = hops(found, near, spec)[0]
+    assert reached[60.0] < reached[20.0] < 0.5 * before
+
+
+def test_no_seconds_leave_the_cores_where_they_are(net: IntegerNet) -> None:
+    spec = hardware("truenorth")
+    cores, placement = placed(net, spec)
+    assert anneal(ways(cores, placement), placement, spec, seconds=0.0) == (placement, "left out")
+
+
+def test_a_run_that_gains_nothing_ends(net: IntegerNet) -> None:
+    """Rates of 0: every placement is as good."""
+    spec = hardware("truenorth")
+    cores, placement = placed(net, spec)
+    found = ways(cores, placement)
+    idle = dataclasses.replace(found, rate_E=np.zeros_like(found.rate_E))
+    same, ended = anneal(idle, placement, spec)
+    assert same is placement
+    assert ended == "ended at 51% of its proposals, which gained nothing more"
 
 
 def test_hops_are_those_counted_neuron_by_neuron(net: IntegerNet) -> None:

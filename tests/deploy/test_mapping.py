@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spikestill import cli
 from spikestill.common.errors import UserError
 from spikestill.common.provenance import Provenance
 from spikestill.configs.hardware import HardwareSpec, hardware
@@ -228,7 +229,7 @@ def test_summary_counts_what_the_map_holds() -> None:
 def test_the_stage_writes_a_map_that_names_its_student(tmp_path: Path) -> None:
     net = random_net((LayerSpec(8, 8, 4, 2, 1), LayerSpec(12, 2, 2, 0, 2), LayerSpec(12, 10, 1, 0, 12)), 2)
     save(net, tmp_path / "student.safetensors", PROVENANCE)
-    result = run(MapConfig(hardware="ns1e"), tmp_path)
+    result = run(MapConfig(student=tmp_path / "student.safetensors", hardware="ns1e"), tmp_path)
     assert result.artefact == tmp_path / "core_map.h5"
     core_map = load(result.artefact)
     assert result.summary["cores"] == core_map.cores
@@ -236,6 +237,23 @@ def test_the_stage_writes_a_map_that_names_its_student(tmp_path: Path) -> None:
     assert len(result.summary["layers"]) == 3
     assert set(core_map.provenance.parents) == {"student"}
     assert core_map.provenance.config["hardware"] == "ns1e"
+
+
+def test_map_finds_its_student_where_verify_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the folder that one is in where no run folder is given; and behind a ~."""
+    net = random_net((LayerSpec(8, 8, 4, 2, 1), LayerSpec(12, 2, 2, 0, 2), LayerSpec(12, 10, 1, 0, 12)), 2)
+    save(net, tmp_path / "student.safetensors", PROVENANCE)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["map", "--hardware", "ns1e", "--anneal_seconds", "0"]) == 0
+    assert [path.name for path in tmp_path.glob("runs/map-*/*.h5")] == ["core_map.h5"]
+    assert "left out" in capsys.readouterr().out
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir("/")
+    words = ["map", "--student", "~/student.safetensors", "--run_dir", "~/mapped", "--hardware", "ns1e"]
+    assert cli.main(words) == 0
+    assert (tmp_path / "mapped" / "core_map.h5").is_file()
 
 
 def test_unknown_hardware_names_the_nearest() -> None:

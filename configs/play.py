@@ -30,6 +30,8 @@ class PlayConfig(Options):
     """Student file, for ``lava``; None: the zoo's 1-chip student of the game."""
     core_map: Path | None = None
     """Core map file, for ``cores``; None: the zoo's 1-chip core map of the game."""
+    buffer: Path | None = None
+    """Buffer on whose frames ``fixed`` and ``fixed8`` are calibrated; None: frames that the teacher plays."""
     seconds: Annotated[float, Range(1e-3, 1e7)] | None = None
     """Wall-clock seconds to play; None: no limit."""
     episodes: Annotated[int, Range(1, 1e6)] | None = None
@@ -84,6 +86,8 @@ class EvaluateConfig(Options):
     """Student file; None: the zoo's 1-chip student of the game."""
     core_map: Path | None = None
     """Core map file, for ``cores``; None: the zoo's 1-chip core map of the game."""
+    buffer: Path | None = None
+    """Buffer on whose frames ``fixed`` and ``fixed8`` are calibrated; None: frames that the teacher plays."""
     episodes: Annotated[int, Range(1, 1e6)] = 100
     """Full games."""
     epsilon: Share = 0.05

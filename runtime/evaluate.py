@@ -90,7 +90,7 @@ def agents_files(config: EvaluateConfig) -> dict[str, dict[str, Path]]:
     Raises:
         UserError: see :func:`agent_files`; the agent is not one that can be scored.
     """
-    given = {"teacher": config.teacher, "student": config.student, "core_map": config.core_map}
+    given = {role: getattr(config, role) for role in ("teacher", "student", "core_map", "buffer")}
     game = config.environment.game
     if not agent(config.agent).evaluated:
         raise UserError(f"agent {config.agent} plays in real time only", "take it to `spikestill play`")

@@ -28,7 +28,7 @@ from spikestill.runtime.session import Session, Tick
 from spikestill.runtime.telemetry import DecisionLog, Telemetry
 
 VERSION = 1
-ROLES = ("teacher", "student", "core_map")
+ROLES = ("teacher", "student", "core_map", "buffer")
 
 
 class Score:

@@ -43,6 +43,25 @@ ENTRIES = (
         batched=True,
     ),
     AgentEntry(
+        name="fixed",
+        help="the teacher's network in integers only, 16 bits, calibrated and not trained so",
+        make="spikestill.runtime.teachers:make_fixed",
+        role="teacher",
+    ),
+    AgentEntry(
+        name="fixed8",
+        help="the same in 8 bits",
+        make="spikestill.runtime.teachers:make_fixed8",
+        role="teacher",
+    ),
+    AgentEntry(
+        name="onnx",
+        help="the teacher's network on ONNX Runtime",
+        make="spikestill.runtime.teachers:make_onnx",
+        role="teacher",
+        batched=True,
+    ),
+    AgentEntry(
         name="random",
         help="uniformly random actions",
         make="spikestill.runtime.agents:make_random",

@@ -1,10 +1,10 @@
-"""Options of ``spikestill run``, ``inspect`` and ``doctor``."""
+"""Options of ``spikestill run``, ``report``, ``inspect`` and ``doctor``."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from spikestill.common.artefacts import GAME, INPUTS
 from spikestill.common.errors import UserError
@@ -81,11 +81,29 @@ class RunConfig(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportConfig(Options):
+    """The page has a section for each stage whose artefact is there; it needs nothing else, and may be sent on."""
+
+    folder: Path
+    """The run folder."""
+    html: Path | None = None
+    """The page to write; None: ``report.html`` in the folder."""
+
+    def _check(self) -> None:
+        _check_page(self.html)
+
+
+def _check_page(html: Path | None) -> None:
+    if html is not None and html.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"--html is {str(html)!r}, only .html is written", "give a name.html")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class InspectConfig(Options):
-    """The kind of an artefact is read from the file itself."""
+    """The kind of an artefact is read from the file itself; of a folder, what lies in it."""
 
     path: Path
-    """Teacher, student or checkpoint (safetensors), buffer or core map (HDF5)."""
+    """Teacher, student or checkpoint (safetensors), buffer or core map (HDF5), or a run folder."""
     html: Path | None = None
     """Page with pictures to write; None: only the table."""
     buffer: Path | None = None
@@ -94,8 +112,23 @@ class InspectConfig(Options):
     """Frames of ``buffer``."""
 
     def _check(self) -> None:
-        if self.html is not None and self.html.suffix.lower() not in (".html", ".htm"):
-            raise UserError(f"--html is {str(self.html)!r}, only .html is written", "give a name.html")
+        _check_page(self.html)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ZooConfig(Options):
+    """Teachers, students and core maps that this project's own commands trained."""
+
+    game: str = ""
+    """Show this game alone; empty: all."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompletionConfig(Options):
+    """The script is printed; the comment at its top says where it goes."""
+
+    shell: Literal["bash", "zsh", "fish"]
+    """Whose completion."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,10 @@ def _main(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(general_help())
         return 0
-    if words[0] == "--version":
-        from importlib import metadata
+    if words[0] in ("-V", "--version"):
+        from spikestill import __version__
 
-        print(f"spikestill {metadata.version('spikestill')}")
+        print(f"spikestill {__version__}")
         return 0
     if words[0] not in VERBS:
         from spikestill.configs.loading import unknown
@@ -163,6 +163,9 @@ def report(verb: Verb, result: StageResult, as_json: bool) -> None:
         summary["artefact"] = str(result.artefact)
     if as_json:
         print(json.dumps(summary, default=str), flush=True)
+        return
+    if "script" in summary:
+        print(summary["script"])
         return
     from spikestill.console import print_summary
 
@@ -279,7 +282,21 @@ def _config(verb: Verb, arguments: Arguments, run_dir: Path) -> Any:
         # A file that it cannot do without is looked for where the user says, and missed there.
         and ((run_dir / name).is_file() or ("run_dir" in arguments.common and defaults[option] is not None))
     }
+    asks = next((name for name in ("environment.game", "game") if name in defaults), "")
+    if asks and "run_dir" in arguments.common and not _given(given, asks):
+        from spikestill.run_folder import game_of
+
+        found |= {asks: game} if (game := game_of(run_dir)) else {}
     return load(verb.config_class(), recipe, {**found, **arguments.own})
+
+
+def _given(values: Any, name: str) -> bool:
+    """Return whether nested ``values`` have the option of this dotted name."""
+    for part in name.split("."):
+        if not isinstance(values, Mapping) or part not in values:
+            return False
+        values = values[part]
+    return True
 
 
 def general_help() -> str:

@@ -15,8 +15,8 @@ from spikestill.common.errors import UserError
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult
 from spikestill.configs.pipeline import InspectConfig
+from spikestill.run_folder import HEADER_BYTES, entries, game_of
 
-HEADER_BYTES = 1 << 24
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 FRAMES = 12
 
@@ -39,6 +39,8 @@ def run(config: InspectConfig, run_dir: Path, *, resume: bool = False) -> StageR
     Raises:
         UserError: the file is missing, not an artefact of ours, or damaged.
     """
+    if config.path.is_dir():
+        return _folder(config)
     contents = read(config.path)
     provenance = dataclasses.asdict(contents.provenance)
     made = {key: provenance[key] for key in ("created", "commit", "seed", "parents")}
@@ -50,6 +52,21 @@ def run(config: InspectConfig, run_dir: Path, *, resume: bool = False) -> StageR
     }
     if config.html is not None:
         write_page(config, contents)
+        summary["html"] = str(config.html)
+    return StageResult(config.path, summary)
+
+
+def _folder(config: InspectConfig) -> StageResult:
+    """Return what lies in a run folder."""
+    files = [dataclasses.asdict(entry) for entry in entries(config.path)]
+    if not any(row["fault"] for row in files):
+        for row in files:
+            del row["fault"]
+    figures = {"game": game_of(config.path) or "unknown", "files": files}
+    summary: dict[str, Any] = {"kind": "run folder", **figures}
+    if config.html is not None:
+        blank = Provenance.of({}, 0)
+        write_page(config, Contents("run folder", figures, blank, lambda: []))
         summary["html"] = str(config.html)
     return StageResult(config.path, summary)
 

@@ -15,9 +15,13 @@ import numpy.typing as npt
 
 from spikestill.charts import histogram, interval_chart, line_chart, png_uri
 from spikestill.common.agents import agent
-from spikestill.common.artefacts import BUFFER, CORE_MAP, GAME, STUDENT
+from spikestill.common.artefacts import BUFFER, CORE_MAP, GAME, REPORT, STUDENT, TEACHER
 from spikestill.common.atomic import write_text
+from spikestill.common.errors import UserError
 from spikestill.common.provenance import file_sha256, git_commit, machine, versions
+from spikestill.common.stage import StageResult
+from spikestill.configs.pipeline import ReportConfig
+from spikestill.run_folder import entries, game_of, stages_done
 
 MAX_VIDEO_BYTES = 8 << 20
 STRIP_FRAMES = 6
@@ -26,13 +30,36 @@ METRICS = "distill.jsonl"
 Stages = Mapping[str, Mapping[str, Any]]
 
 
-def write_report(run_dir: Path, state: Stages, teacher: Path, path: Path) -> None:
-    """Write the report of a finished pipeline to ``path``.
+def run(config: ReportConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
+    """Write the page of the folder ``config.folder``.
+
+    Raises:
+        UserError: nothing in the folder can be reported, or an artefact is unreadable.
+    """
+    folder = config.folder
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder", "give the folder of a run")
+    files = [entry.file for entry in entries(folder)]
+    stages = stages_done(folder)
+    if not stages:
+        raise UserError(
+            f"{folder}: holds {', '.join(files)}, and a report is of what was made with it",
+            "go on with `spikestill record`, or look at a file with `spikestill inspect`",
+        )
+    path = config.html or folder / REPORT
+    teacher = folder / TEACHER
+    write_report(folder, stages, teacher if teacher.is_file() else None, path)
+    found = {"game": game_of(folder) or "unknown", "stages": list(stages), "report": str(path.resolve())}
+    return StageResult(path, found)
+
+
+def write_report(run_dir: Path, state: Stages, teacher: Path | None, path: Path) -> None:
+    """Write the report of a run folder to ``path``: a section for each stage in ``state``.
 
     Args:
         run_dir: the run's folder, with all artefacts.
-        state: the pipeline's stages: each has ``artefact``, ``summary``, ``seconds`` and ``sha256``.
-        teacher: the teacher that was distilled.
+        state: the stages done: each has ``artefact``, ``summary``, ``seconds`` (None: unknown) and ``sha256``.
+        teacher: the teacher that was distilled, None where it is not there.
         path: the HTML file to write.
 
     Raises:
@@ -42,35 +69,44 @@ def write_report(run_dir: Path, state: Stages, teacher: Path, path: Path) -> Non
     from spikestill.pictures import chip_cards
 
     summaries = {name: saved["summary"] for name, saved in state.items()}
-    core_map = load_map(run_dir / CORE_MAP)
-    strip, agreement = frame_strip(run_dir)
-    held_out = summaries["distill"].get("held_out_steps", 1) > 0
+    core_map = load_map(run_dir / CORE_MAP) if "map" in state else None
+    strip: list[dict[str, Any]] = []
+    agreement = ""
+    if {"record", "distill"} <= set(state):
+        strip, agreement = frame_strip(run_dir)
+    held_out = summaries.get("distill", {}).get("held_out_steps", 1) > 0
+    game = core_map.game if core_map is not None else game_of(run_dir)
     page = render(
         "report.html",
-        title=f"Spikestill: {_title(core_map.game)}",
-        game_title=_title(core_map.game),
-        architecture=_architecture(run_dir / STUDENT),
+        title=f"Spikestill: {_title(game)}",
+        game_title=_title(game),
+        architecture=_architecture(run_dir / STUDENT) if "distill" in state else "",
         created=time.strftime("%d %B %Y, %H:%M UTC", time.gmtime()).lstrip("0"),
         tiles=_tiles(summaries),
-        **_scores(summaries["evaluate"]),
+        **(_scores(summaries["evaluate"]) if "evaluate" in state else {"scores": []}),
         held_out=held_out,
         curve_charts=learning_curve(run_dir / METRICS, held_out=held_out),
         strip=strip,
         strip_agreement=agreement,
-        map=summaries["map"],
-        verify_note=_verify_note(summaries["verify"]),
-        chips=chip_cards(core_map),
-        play_note=_play_note(summaries["play"]),
-        latency_chart=latency_chart(summaries["play"]),
+        map=summaries.get("map"),
+        verify_note=_verify_note(summaries["verify"]) if "verify" in state else "",
+        chips=chip_cards(core_map) if core_map is not None else [],
+        play_note=_play_note(summaries["play"]) if "play" in state else "",
+        latency_chart=latency_chart(summaries["play"]) if "play" in state else "",
+        distilled="distill" in state,
         **_video(run_dir / GAME),
         artefacts=[
-            {"stage": "teach", "file": teacher.name, "sha256": file_sha256(teacher), "seconds": ""},
+            *(
+                [{"stage": "teach", "file": teacher.name, "sha256": file_sha256(teacher), "seconds": ""}]
+                if teacher is not None
+                else []
+            ),
             *(
                 {
                     "stage": name,
                     "file": Path(saved["artefact"]).name,
                     "sha256": saved["sha256"],
-                    "seconds": f"{saved['seconds']:,.0f}",
+                    "seconds": "" if saved["seconds"] is None else f"{saved['seconds']:,.0f}",
                 }
                 for name, saved in state.items()
             ),
@@ -94,7 +130,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def _title(game: str) -> str:
-    return game.replace("_", " ").title()
+    return game.replace("_", " ").title() or "A run"
 
 
 def _architecture(student: Path) -> str:
@@ -106,23 +142,30 @@ def _architecture(student: Path) -> str:
 
 
 def _tiles(summaries: Stages) -> list[dict[str, str]]:
-    evaluation, play, core_map = summaries["evaluate"], summaries["play"], summaries["map"]
-    latency = play["latency_ms"]
+    tiles: list[tuple[str, str]] = []
+    if "evaluate" in summaries:
+        tiles += _score_tiles(summaries["evaluate"])
+    if "map" in summaries:
+        core_map = summaries["map"]
+        tiles.append((f"{core_map['cores']:,}", f"cores on {_count(core_map['chips'], 'chip')}"))
+    if "play" in summaries:
+        play = summaries["play"]
+        tiles += [
+            (_milliseconds(play["latency_ms"]["p99"]), "sensation to action, 99th percentile"),
+            (f"{play['misses']:,}", f"of {play['decisions']:,} decisions missed in real time"),
+        ]
+    return [{"value": value, "label": label} for value, label in tiles]
+
+
+def _score_tiles(evaluation: Mapping[str, Any]) -> list[tuple[str, str]]:
     share = evaluation.get("percent_of_margin")
     games = _count(evaluation["episodes"], "game")
     if agent(evaluation["agent"]).told_as != "student":
         games += f" of agent {evaluation['agent']}"
-    tiles = [
+    return [
         (f"{evaluation['mean']:,.4g}", f"mean score of {games}"),
         ("-" if share is None else f"{share:.1f} %", "of the teacher's margin over random play"),
-        (
-            f"{core_map['cores']:,}",
-            f"cores on {_count(core_map['chips'], 'chip')}",
-        ),
-        (_milliseconds(latency["p99"]), "sensation to action, 99th percentile"),
-        (f"{play['misses']:,}", f"of {play['decisions']:,} decisions missed in real time"),
     ]
-    return [{"value": value, "label": label} for value, label in tiles]
 
 
 def _count(number: int, noun: str) -> str:

@@ -192,13 +192,41 @@ VERBS: dict[str, Verb] = {
             positional="recipe",
         ),
         Verb(
+            name="report",
+            summary="write an HTML page of what lies in a run folder, made by run or by hand",
+            example="spikestill report runs/demo\n"
+            "    writes runs/demo/report.html, with a section for each stage that is there",
+            config="spikestill.configs.pipeline:ReportConfig",
+            function="spikestill.report:run",
+            positional="folder",
+            writes=False,
+        ),
+        Verb(
             name="inspect",
-            summary="show what is in an artefact: a table, and pictures with --html",
+            summary="show what is in an artefact or a run folder: a table, and pictures with --html",
             example="spikestill inspect runs/demo/core_map.h5 --html cores.html\n"
             "    prints the core map's table and writes a page with pictures of it",
             config="spikestill.configs.pipeline:InspectConfig",
             function="spikestill.inspection:run",
             positional="path",
+            writes=False,
+        ),
+        Verb(
+            name="zoo",
+            summary="list the shipped teachers, students and core maps with their scores",
+            example="spikestill zoo\n    a table; `spikestill play pong` plays from it",
+            config="spikestill.configs.pipeline:ZooConfig",
+            function="spikestill.shelf:run",
+            positional="game",
+            writes=False,
+        ),
+        Verb(
+            name="completion",
+            summary="print a script with which bash, zsh or fish completes commands and options",
+            example="source <(spikestill completion bash)\n    from then on, Tab completes commands, options, games",
+            config="spikestill.configs.pipeline:CompletionConfig",
+            function="spikestill.completion:run",
+            positional="shell",
             writes=False,
         ),
         Verb(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -93,7 +94,9 @@ def test_every_verb_explains_itself_without_its_stage(name: str, capsys: pytest.
     assert callable(verb.stage())
 
 
-@pytest.mark.parametrize("name", [name for name in VERBS if name not in ("inspect", "doctor")])
+@pytest.mark.parametrize(
+    "name", [name for name in VERBS if name not in ("inspect", "report", "completion", "doctor")]
+)
 def test_printed_config_gives_the_same_config_back(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -323,3 +326,60 @@ def test_an_absent_extra_is_optional_and_its_one_command_is_said(
     error = ModuleNotFoundError("No module named 'torch'", name="torch.nn")
     assert str(extras.absent_extra(error)).endswith("Run `pip install 'spikestill[train]'`.")
     assert extras.absent_extra(ModuleNotFoundError("x", name="spikestill.nothing")) is None
+
+
+def test_the_zoo_is_a_table_of_scores(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["zoo", "--json"]) == 0
+    rows = {row["file"]: row for row in json.loads(capsys.readouterr().out)["zoo"]}
+    student = rows["pong/student-1chip.safetensors"]
+    assert (student["kind"], student["score"], student["cores"]) == ("student", 18.58, 1886)
+    assert rows["pong/core_map-1chip.h5"]["kind"] == "core map"
+    assert cli.main(["zoo", "freeway"]) == 0
+    text = capsys.readouterr().out
+    assert "freeway/teacher.safetensors" in text
+    assert "pong" not in text
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    import spikestill
+
+    for flag in ("-V", "--version"):
+        assert cli.main([flag]) == 0
+        assert capsys.readouterr().out == f"spikestill {spikestill.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("pl", {"play"}),
+        ("play po", {"pong"}),
+        ("play --frame", {"--frame_skip"}),
+        ("play --agent co", {"cores"}),
+        ("distill --architecture 1", {"1chip"}),
+        ("export n", {"nir", "netx"}),
+    ],
+)
+def test_bash_completes_commands_options_and_values(typed: str, offered: set[str], tmp_path: Path) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("bash is not installed")
+    script = tmp_path / "completion"
+    made = subprocess.run(
+        [sys.executable, "-m", "spikestill", "completion", "bash"], capture_output=True, text=True, check=True
+    )
+    script.write_text(made.stdout)
+    words = typed.split(" ")
+    ask = (
+        f"source {script}; COMP_WORDS=(spikestill {typed}); COMP_CWORD={len(words)}; _spikestill; "
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    run = subprocess.run([bash, "-c", ask], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert set(run.stdout.split()) >= offered
+    assert all(word.startswith(words[-1]) for word in run.stdout.split())
+
+
+def test_the_scripts_of_zsh_and_fish_name_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for shell in ("zsh", "fish"):
+        assert cli.main(["completion", shell]) == 0
+        script = capsys.readouterr().out
+        assert all(name in script for name in VERBS)

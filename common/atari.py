@@ -8,6 +8,8 @@ from pathlib import Path
 from spikestill.common.environment import Field
 from spikestill.common.errors import UserError, nearest
 
+FAMILY = "atari"
+"""The family of these environments."""
 STACK = Field(name="stack", shape=(4, 84, 84), dtype="uint8", low=0, high=255, stacked=True)
 """The observation: the last four screens, luminance at 84 x 84 pixels, oldest first."""
 FRAMES, SIDE = STACK.shape[0], STACK.shape[1]

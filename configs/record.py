@@ -17,6 +17,8 @@ class RecordConfig(Options):
 
     environment: EnvironmentConfig = dataclasses.field(default_factory=EnvironmentConfig)
     """The game; it must be the teacher's."""
+    agent: str = "teacher"
+    """Who plays: ``teacher``, or an agent that needs no file, such as ``random`` or one of a third party."""
     teacher: Path | None = None
     """Teacher file; None: the zoo's for the game."""
     student: Path | None = None

@@ -14,15 +14,16 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spikestill.common.atari import MAX_ACTIONS, PIXELS, SIDE, check_game
+from spikestill.common.atari import MAX_ACTIONS, PIXELS, SIDE, STACK, check_game
 from spikestill.common.atomic import is_no_space, no_space, write_bytes
+from spikestill.common.environment import ActionSpace, Box, Discrete, Field
 from spikestill.common.errors import MALFORMED, UserError
 from spikestill.common.hdf5 import DEFLATE, Hdf5File
 from spikestill.common.limits import CHUNK_BYTES, regular_file
@@ -33,11 +34,15 @@ if TYPE_CHECKING:
     import h5py
 
 SCHEMA = "spikestill.buffer"
-VERSION = 1
+VERSION = 2
+"""1: Atari's stacks and discrete actions, as written still; 2: any other observations and actions."""
 CHUNK_ROWS = 32
 MAX_STREAMS = 1024
+MAX_FIELDS, MAX_VALUES, MAX_SCORES = 64, 1 << 24, 1 << 16
+"""Of version 2: fields, numbers in one observation, scores of one decision."""
 REMEDY = "give a buffer that `spikestill record` wrote"
 FLAGS = ("terminated", "truncated", "start", "valid")
+OBSERVATIONS = "obs_"
 
 
 def hdf5_schema(path: Path) -> str:
@@ -63,11 +68,14 @@ class Header:
     """What holds for a whole buffer.
 
     Attributes:
-        game: the game in snake case.
-        action_names: A names, e.g. ``("NOOP", "FIRE")``; their positions are the action numbers.
+        game: the environment in snake case.
+        action_names: A names, e.g. ``("NOOP", "FIRE")``; their positions are the action numbers. () with ``box``.
         streams: N, games played side by side.
         provenance: config, seed, commit, versions, and the teacher's hash under parent ``teacher``.
         sessions: first row of each recording session; every stream starts a new game there.
+        fields: what was observed.
+        box: the bounds of continuous actions; None: the actions are discrete.
+        scores: numbers that the teacher gave for a decision; None: A.
     """
 
     game: str
@@ -75,11 +83,24 @@ class Header:
     streams: int
     provenance: Provenance
     sessions: tuple[int, ...] = (0,)
+    fields: tuple[Field, ...] = (STACK,)
+    box: Box | None = None
+    scores: int | None = None
 
     @property
     def actions(self) -> int:
-        """A, the number of actions."""
-        return len(self.action_names)
+        """A, the number of discrete actions, or D, the numbers of a continuous one."""
+        return len(self.action_names) if self.box is None else len(self.box.low)
+
+    @property
+    def space(self) -> ActionSpace:
+        """What was done."""
+        return Discrete(self.action_names) if self.box is None else self.box
+
+    @property
+    def version(self) -> int:
+        """Version of the format that holds it: 1 for Atari's stacks."""
+        return 1 if self.fields == (STACK,) and self.box is None else 2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,12 +108,14 @@ class Steps:
     """All of some rows but their frames.
 
     Attributes:
-        q_values: float32 (T, N, A), the teacher's, finite.
-        action: uint8 (T, N), what was played, 0..A-1.
+        q_values: float32 (T, N, A), the teacher's, finite; other scores (T, N, S) where ``Header.scores`` is S.
+        action: uint8 (T, N), what was played, 0..A-1; float32 (T, N, D) where actions are continuous.
         reward: float32 (T, N), raw score that the action earned.
         terminated, truncated: bool (T, N), the game ended with this action.
         start: bool (T, N), first observation of a game: the older three of its stack are zero.
         valid: bool (T, N); False where the game had ended, so that the action was ignored.
+        observations: field name to (T, N, *shape), of stacked fields the newest frame; {} in version 1, whose frames
+            are packed apart.
     """
 
     q_values: npt.NDArray[np.float32]
@@ -102,18 +125,36 @@ class Steps:
     truncated: npt.NDArray[np.bool_]
     start: npt.NDArray[np.bool_]
     valid: npt.NDArray[np.bool_]
+    observations: Mapping[str, npt.NDArray[Any]] = dataclasses.field(default_factory=dict)
 
     @staticmethod
-    def empty(rows: int, streams: int, actions: int) -> Steps:
-        """Return uninitialised steps."""
-        shape = (rows, streams)
-        flags = (np.empty(shape, np.bool_) for _ in FLAGS)
-        action, reward = np.empty(shape, np.uint8), np.empty(shape, np.float32)
-        return Steps(np.empty((*shape, actions), np.float32), action, reward, *flags)
+    def empty(rows: int, header: Header) -> Steps:
+        """Return uninitialised steps of a buffer with this header."""
+        found = {
+            name: np.empty((rows, *shape), np.bool_ if name in FLAGS else dtype)
+            for name, (dtype, shape) in _columns(header).items()
+        }
+        return _steps(found)
 
     def first(self, rows: int) -> Steps:
         """Return the first ``rows`` rows."""
-        return Steps(*(getattr(self, field.name)[:rows] for field in dataclasses.fields(self)))
+        return _steps({name: column[:rows] for name, column in self.columns().items()})
+
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Return all columns by the name of their dataset."""
+        own = {name: getattr(self, name) for name in ("q_values", "action", "reward", *FLAGS)}
+        return own | {OBSERVATIONS + name: column for name, column in self.observations.items()}
+
+
+def _steps(columns: Mapping[str, Any]) -> Steps:
+    """Return the steps whose :meth:`Steps.columns` these are."""
+    own = {name: column for name, column in columns.items() if not name.startswith(OBSERVATIONS)}
+    observed = {
+        name.removeprefix(OBSERVATIONS): column
+        for name, column in columns.items()
+        if name.startswith(OBSERVATIONS)
+    }
+    return Steps(**own, observations=observed)
 
 
 def game_returns(steps: Steps) -> list[float]:
@@ -129,11 +170,19 @@ def game_returns(steps: Steps) -> list[float]:
     return returns
 
 
-def _columns(streams: int, actions: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return dataset name to (stored dtype, shape after T) of all but the frames."""
-    one = (streams,)
-    stored = {"q_values": ("<f4", (streams, actions)), "action": ("|u1", one), "reward": ("<f4", one)}
-    return stored | {name: ("|u1", one) for name in FLAGS}
+def _columns(header: Header) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return dataset name to (stored dtype, shape after T) of all but version 1's frames."""
+    one = (header.streams,)
+    scores = header.actions if header.scores is None else header.scores
+    action = ("|u1", one) if header.box is None else ("<f4", (*one, header.actions))
+    stored: dict[str, tuple[str, tuple[int, ...]]]
+    stored = {"q_values": ("<f4", (*one, scores)), "action": action, "reward": ("<f4", one)}
+    stored |= {name: ("|u1", one) for name in FLAGS}
+    if header.version > 1:
+        for field in header.fields:
+            shape = field.shape[1:] if field.stacked else field.shape
+            stored[OBSERVATIONS + field.name] = (np.dtype(field.dtype).str, (*one, *shape))
+    return stored
 
 
 class BufferWriter:
@@ -148,7 +197,7 @@ class BufferWriter:
 
     def __init__(self, journaled: JournaledFile, file: h5py.File, header: Header, level: int) -> None:
         self._journaled, self._file, self.header, self._level = journaled, file, header, level
-        self.rows = int(file["frames"].shape[0])
+        self.rows = int(file["reward"].shape[0])
 
     @classmethod
     def create(cls, path: Path, header: Header, level: int = 1) -> BufferWriter:
@@ -168,17 +217,22 @@ class BufferWriter:
         content = io.BytesIO()
         # HDF5 1.8's format: it has no "open for writing" mark, which a kill would leave behind.
         with h5py.File(content, "w", libver=("v108", "v108")) as file:
-            file.attrs.update(schema=SCHEMA, version=VERSION, game=header.game)
+            file.attrs.update(schema=SCHEMA, version=header.version, game=header.game)
             file.attrs["action_names"] = json.dumps(header.action_names)
+            if header.version > 1:
+                file.attrs["fields"] = json.dumps([dataclasses.asdict(field) for field in header.fields])
+                file.attrs["box"] = json.dumps(dataclasses.asdict(header.box) if header.box else None)
+                file.attrs["scores"] = header.actions if header.scores is None else header.scores
             file.attrs["provenance"] = header.provenance.to_json()
             file.attrs["sessions"] = np.array(header.sessions, "<i8")
             n = header.streams
-            # SIDE x SIDE per frame; gzip is HDF5's name for Deflate in a zlib wrapper.
-            file.create_dataset(
-                "frames", (0, n, SIDE, SIDE), "|u1", maxshape=(None, n, SIDE, SIDE),
-                chunks=(CHUNK_ROWS, 1, SIDE, SIDE), compression="gzip", compression_opts=level,
-            )  # fmt: skip
-            for name, (dtype, shape) in _columns(n, header.actions).items():
+            if header.version == 1:
+                # SIDE x SIDE per frame; gzip is HDF5's name for Deflate in a zlib wrapper.
+                file.create_dataset(
+                    "frames", (0, n, SIDE, SIDE), "|u1", maxshape=(None, n, SIDE, SIDE),
+                    chunks=(CHUNK_ROWS, 1, SIDE, SIDE), compression="gzip", compression_opts=level,
+                )  # fmt: skip
+            for name, (dtype, shape) in _columns(header).items():
                 file.create_dataset(
                     name, (0, *shape), dtype, maxshape=(None, *shape), chunks=(CHUNK_ROWS, *shape),
                     compression="gzip", compression_opts=level, shuffle=dtype == "<f4",
@@ -215,36 +269,40 @@ class BufferWriter:
         """Return how many rows fit into the current chunk, 1..CHUNK_ROWS: what :meth:`write` takes."""
         return CHUNK_ROWS - self.rows % CHUNK_ROWS
 
-    def write(self, frames_NTP: npt.NDArray[np.uint8], steps: Steps) -> None:
+    def write(self, frames_NTP: npt.NDArray[np.uint8] | None, steps: Steps) -> None:
         """Append rows, at most :meth:`room` of them.
 
         Args:
-            frames_NTP: uint8 (N, rows, 7056), the newest frame of each observation.
+            frames_NTP: uint8 (N, rows, 7056), the newest frame of each observation; None in version 2.
             steps: the rest of the rows.
 
         Raises:
             UserError: the disk is full; the file keeps its last commit.
         """
-        rows, first = frames_NTP.shape[1], self.rows
+        rows, first = len(steps.reward), self.rows
         assert 0 < rows <= self.room()
         with _disk(self._journaled):
-            dataset = self._file["frames"]
-            inside = first % CHUNK_ROWS
-            chunk = np.zeros((CHUNK_ROWS, PIXELS), np.uint8)
-            before = dataset[first - inside : first] if inside else None
-            dataset.resize(first + rows, axis=0)
-            for stream in range(self.header.streams):
-                if before is not None:
-                    chunk[:inside] = before[:, stream].reshape(inside, PIXELS)
-                chunk[inside : inside + rows] = frames_NTP[stream]
-                dataset.id.write_direct_chunk(
-                    (first - inside, stream, 0, 0), zlib.compress(chunk.data, self._level)
-                )
-            for name in _columns(self.header.streams, self.header.actions):
+            if frames_NTP is not None:
+                self._write_frames(frames_NTP, first)
+            for name, values in steps.columns().items():
                 column = self._file[name]
                 column.resize(first + rows, axis=0)
-                column[first:] = getattr(steps, name)
+                column[first:] = values
             self.rows = first + rows
+
+    def _write_frames(self, frames_NTP: npt.NDArray[np.uint8], first: int) -> None:
+        rows, dataset = frames_NTP.shape[1], self._file["frames"]
+        inside = first % CHUNK_ROWS
+        chunk = np.zeros((CHUNK_ROWS, PIXELS), np.uint8)
+        before = dataset[first - inside : first] if inside else None
+        dataset.resize(first + rows, axis=0)
+        for stream in range(self.header.streams):
+            if before is not None:
+                chunk[:inside] = before[:, stream].reshape(inside, PIXELS)
+            chunk[inside : inside + rows] = frames_NTP[stream]
+            dataset.id.write_direct_chunk(
+                (first - inside, stream, 0, 0), zlib.compress(chunk.data, self._level)
+            )
 
     def commit(self) -> None:
         """Make all rows so far survive a kill and a power cut.
@@ -289,7 +347,7 @@ def _rehearse(path: Path, header: Header) -> None:
     """Raise UserError where HDF5 cannot append to the buffer: tried in a confined process, on a copy of its indices."""
     try:
         with Hdf5File(path, "buffer", REMEDY) as file:
-            file.rehearse_append(("frames", *_columns(header.streams, header.actions)))
+            file.rehearse_append((*(("frames",) if header.version == 1 else ()), *_columns(header)))
     except BlockingIOError as error:
         raise in_use(path) from error
     except UserError:
@@ -323,7 +381,8 @@ class BufferFile:
             with Hdf5File(self.path, "buffer", REMEDY) as file:
                 self.header, self.rows = _read_header(file, self.path)
                 self.steps = _read_steps(file, self.header, self.rows)
-                self._offset, self._size = _read_chunks(file, self.header, self.rows)
+                if self.header.version == 1:
+                    self._offset, self._size = _read_chunks(file, self.header, self.rows)
             _check_steps(self.steps, self.header)
         except UserError:
             raise
@@ -388,18 +447,58 @@ def _read_header(file: Hdf5File, path: Path) -> tuple[Header, int]:
         raise UserError(
             f"{path}: format version {version}, this program reads up to {VERSION}", "update spikestill"
         )
-    names = json.loads(attributes["action_names"])
-    if not isinstance(names, list) or not 2 <= len(names) <= MAX_ACTIONS or len(set(names)) != len(names):
-        raise ValueError(f"action_names is {names!r}, 2..{MAX_ACTIONS} different names wanted")
-    game = str(attributes["game"])
-    try:
-        check_game(game)
-    except UserError as error:
-        raise ValueError(error.what) from error
+    game, names = str(attributes["game"]), json.loads(attributes["action_names"])
+    fields, box, scores = _read_spaces(attributes, version, game, names)
+    reward = file.dataset("reward")
+    rows, streams = reward.shape if len(reward.shape) == 2 else (0, 0)
+    if not 1 <= streams <= MAX_STREAMS:
+        raise ValueError(f"reward has shape {reward.shape}, (T, 1..{MAX_STREAMS}) wanted")
+    if version == 1:
+        _check_frames(file, rows, streams)
+    sessions = tuple(int(row) for row in attributes["sessions"])
+    # A session that was killed before its first flush may stand at the very end.
+    if sessions[:1] != (0,) or any(a >= b for a, b in itertools.pairwise(sessions)) or sessions[-1] > rows:
+        raise ValueError(f"sessions is {sessions}, rising row numbers from 0 to at most {rows} wanted")
+    provenance = Provenance.from_json(str(attributes["provenance"]))
+    return Header(game, tuple(map(str, names)), streams, provenance, sessions, fields, box, scores), rows
+
+
+def _read_spaces(
+    attributes: Mapping[str, Any], version: int, game: str, names: Any
+) -> tuple[tuple[Field, ...], Box | None, int | None]:
+    """Return what was observed, the bounds of continuous actions, and the scores of a decision."""
+    if not isinstance(names, list) or len(set(map(str, names))) != len(names):
+        raise ValueError(f"action_names is {names!r}, different names wanted")
+    if version == 1:
+        if not 2 <= len(names) <= MAX_ACTIONS:
+            raise ValueError(f"action_names is {names!r}, 2..{MAX_ACTIONS} different names wanted")
+        try:
+            check_game(game)
+        except UserError as error:
+            raise ValueError(error.what) from error
+        return (STACK,), None, None
+    described = json.loads(attributes["fields"])
+    if not isinstance(described, list) or not 1 <= len(described) <= MAX_FIELDS:
+        raise ValueError(f"fields is {described!r}, a list of 1..{MAX_FIELDS} wanted")
+    fields = tuple(Field(**field) for field in described)
+    values = sum(math.prod(field.shape) for field in fields)
+    if values > MAX_VALUES or len({field.name for field in fields}) != len(fields):
+        raise ValueError(f"fields of {values} values a step, at most {MAX_VALUES} in different fields wanted")
+    bounds, scores = json.loads(attributes["box"]), int(attributes["scores"])
+    box = None if bounds is None else Box(**bounds)
+    if (box is None) == (len(names) < 2) or not 0 <= scores <= MAX_SCORES or len(names) > 256:
+        raise ValueError(
+            f"actions are {names!r} within {bounds!r} with {scores} scores, 2..256 names or a box, "
+            f"and 0..{MAX_SCORES} scores wanted"
+        )
+    return fields, box, scores
+
+
+def _check_frames(file: Hdf5File, rows: int, streams: int) -> None:
+    """Raise ValueError unless the frames are declared as version 1 writes them, in a file that can hold them."""
     frames = file.dataset("frames")
-    streams = frames.shape[1] if len(frames.shape) == 4 else 0
-    if not 1 <= streams <= MAX_STREAMS or frames.shape[2:] != (SIDE, SIDE):
-        raise ValueError(f"frames has shape {frames.shape}, (T, 1..{MAX_STREAMS}, {SIDE}, {SIDE}) wanted")
+    if frames.shape != (rows, streams, SIDE, SIDE):
+        raise ValueError(f"frames has shape {frames.shape}, {(rows, streams, SIDE, SIDE)} wanted")
     if (
         frames.dtype != np.uint8
         or frames.chunks != (CHUNK_ROWS, 1, SIDE, SIDE)
@@ -409,23 +508,16 @@ def _read_header(file: Hdf5File, path: Path) -> tuple[Header, int]:
             f"frames is {frames.dtype} in chunks of {frames.chunks}, "
             f"uint8 in Deflate chunks of {(CHUNK_ROWS, 1, SIDE, SIDE)} wanted"
         )
-    rows = frames.shape[0]
     chunks = -(-rows // CHUNK_ROWS) * streams
     if chunks * CHUNK_BYTES > file.size:
         raise ValueError(
             f"it declares {rows:,} rows of {streams} streams, {chunks:,} chunks of at least {CHUNK_BYTES} bytes; "
             f"the file has {file.size:,} bytes"
         )
-    sessions = tuple(int(row) for row in attributes["sessions"])
-    # A session that was killed before its first flush may stand at the very end.
-    if sessions[:1] != (0,) or any(a >= b for a, b in itertools.pairwise(sessions)) or sessions[-1] > rows:
-        raise ValueError(f"sessions is {sessions}, rising row numbers from 0 to at most {rows} wanted")
-    provenance = Provenance.from_json(str(attributes["provenance"]))
-    return Header(game, tuple(map(str, names)), streams, provenance, sessions), rows
 
 
 def _read_steps(file: Hdf5File, header: Header, rows: int) -> Steps:
-    columns = _columns(header.streams, header.actions)
+    columns = _columns(header)
     for name, (dtype, shape) in columns.items():
         declared = file.dataset(name)
         if declared.dtype != np.dtype(dtype) or declared.shape != (rows, *shape):
@@ -439,7 +531,7 @@ def _read_steps(file: Hdf5File, header: Header, rows: int) -> Steps:
         if values.size and values.max() > 1:
             raise ValueError(f"{name} holds {values.max()}, its range is 0..1")
         found[name] = values.view(np.bool_)
-    return Steps(**found)
+    return _steps(found)
 
 
 def _check_chunks(file: Hdf5File, columns: Iterable[str]) -> None:
@@ -476,7 +568,7 @@ def _check_steps(steps: Steps, header: Header) -> None:
     for name, bad in (
         ("q_values", ~np.isfinite(steps.q_values)),
         ("reward", ~np.isfinite(steps.reward)),
-        ("action", steps.action >= header.actions),
+        ("action", steps.action >= header.actions if header.box is None else ~np.isfinite(steps.action)),
     ):
         if bad.any():
             where = tuple(int(index) for index in np.argwhere(bad)[0])

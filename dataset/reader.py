@@ -11,12 +11,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from spikestill.common.atari import FRAMES, PIXELS, SIDE
+from spikestill.common.atari import FRAMES, PIXELS, SIDE, STACK
 from spikestill.common.errors import UserError
 from spikestill.common.memory import free_memory
 from spikestill.common.processor import cores
@@ -72,9 +72,13 @@ class BufferReader:
             self._file.close()
             raise UserError(f"{path}: holds no steps", "record some first, with `spikestill record`")
         self._have = frames_at_hand(self._steps.start, FRAMES)
+        self._pool = ThreadPoolExecutor(cores(), "unpacking")
+        if self.header.version > 1:
+            # Observations other than packed frames came with the other columns.
+            self.resident = self._file.rows
+            return
         limit = int(MEMORY_SHARE * free_memory()) if memory is None else memory
         chunks = min(-(-self._file.rows // CHUNK_ROWS), limit // (streams * CHUNK_ROWS * PIXELS))
-        self._pool = ThreadPoolExecutor(cores(), "unpacking")
         # Stream after stream, so that the four frames of a stack lie side by side.
         self._frames = np.empty((streams, chunks * CHUNK_ROWS, PIXELS), np.uint8)
         self.resident = min(chunks * CHUNK_ROWS, self._file.rows)
@@ -117,7 +121,17 @@ class BufferReader:
         return time, stream
 
     def stacks(self, indices: npt.ArrayLike) -> npt.NDArray[np.uint8]:
-        """Return the stacks that the teacher saw at these steps, uint8 (B, 4, 84, 84)."""
+        """Return the stacks that the teacher saw at these steps, uint8 (B, 4, 84, 84).
+
+        Raises:
+            UserError: the buffer is of an environment that shows something else.
+        """
+        if self.header.version > 1:
+            shown = ", ".join(f"{field.name} {field.shape}" for field in self.header.fields)
+            raise UserError(
+                f"the buffer is of {self.header.game}, which shows {shown}; stacks {STACK.shape} are wanted",
+                "give a buffer of an Atari game",
+            )
         time, stream = self.locate(indices)
         out = np.empty((len(time), FRAMES, PIXELS), np.uint8)
         far = np.flatnonzero(time >= self.resident)
@@ -154,13 +168,41 @@ class BufferReader:
             if inside < have:
                 out[b, FRAMES - have : FRAMES - inside] = self._file.decode(chunk - 1, e)[inside - have :]
 
+    def observations(self, indices: npt.ArrayLike) -> dict[str, npt.NDArray[Any]]:
+        """Return what the teacher saw at these steps: field name to (B, *shape)."""
+        if self.header.version == 1:
+            return {STACK.name: self.stacks(indices)}
+        time, stream = self.locate(indices)
+        found = {}
+        for field in self.header.fields:
+            column = self._steps.observations[field.name]
+            found[field.name] = column[time, stream]
+            if field.stacked:
+                found[field.name] = self._stacked(column, time, stream, field.shape[0])
+        return found
+
+    def _stacked(
+        self,
+        column: npt.NDArray[Any],
+        time: npt.NDArray[np.int64],
+        stream: npt.NDArray[np.int64],
+        frames: int,
+    ) -> npt.NDArray[Any]:
+        have = frames_at_hand(self._steps.start, frames)[time, stream]
+        stack = np.zeros((len(time), frames, *column.shape[2:]), column.dtype)
+        for back in range(frames):
+            there = have > back
+            stack[there, frames - 1 - back] = column[time[there] - back, stream[there]]
+        return stack
+
     def q_values(self, indices: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Return the teacher's Q-values at these steps, float32 (B, A)."""
         return self._steps.q_values[self.locate(indices)]
 
-    def played(self, indices: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Return the actions that were played at these steps, int64 (B,)."""
-        return self._steps.action[self.locate(indices)].astype(np.int64)
+    def played(self, indices: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Return the actions that were played at these steps, int64 (B,), or float32 (B, D) where continuous."""
+        action = self._steps.action[self.locate(indices)]
+        return action.astype(np.int64) if self.header.box is None else action
 
     def batch(self, indices: npt.ArrayLike) -> Batch:
         """Return these steps."""

@@ -8,18 +8,23 @@ Axis suffixes: N streams, P pixels, A actions.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.agents import agent
 from spikestill.common.artefacts import BUFFER, TEACHER
-from spikestill.common.atari import PIXELS
+from spikestill.common.atari import FAMILY as ATARI
+from spikestill.common.atari import PIXELS, STACK
+from spikestill.common.environment import Discrete, EnvironmentSpec, environment
 from spikestill.common.errors import UserError
 from spikestill.common.policy import Policy
 from spikestill.common.processor import cores
@@ -38,7 +43,7 @@ from spikestill.dataset.format import (
     Steps,
     game_returns,
 )
-from spikestill.teacher.atari.environment import action_meanings, make_vector_env
+from spikestill.teacher.atari.environment import action_meanings
 
 # Blocks that may wait to be packed before the games wait for the disk.
 BLOCKS_IN_FLIGHT = 2
@@ -62,6 +67,7 @@ class StreamGroup:
     """Streams ``low`` .. ``high - 1``, one emulator each, and what the coming row needs to know of them.
 
     Args:
+        spec: the environment.
         config: the recording's options.
         low: first stream.
         high: end of the streams.
@@ -72,6 +78,7 @@ class StreamGroup:
 
     def __init__(
         self,
+        spec: EnvironmentSpec,
         config: RecordConfig,
         low: int,
         high: int,
@@ -79,68 +86,87 @@ class StreamGroup:
         threads: int,
         player: Player | None = None,
     ) -> None:
+        self._spec = spec
         self._player, self._played = player, slice(low % 2, None, 2)
         self.streams = slice(low, high)
         self._size, self._epsilon = high - low, stream_epsilons(config)[low:high]
-        self._envs = make_vector_env(config.environment, self._size, threads=threads)
+        self._envs = spec.make(config.environment, self._size, threads)
         self._rng = np.random.default_rng([config.seed, 11, session, low])
         seeds = np.random.default_rng([config.seed, 12, session]).integers(0, 2**31 - 1, config.num_envs)
-        self._observation, _ = self._envs.reset(seed=seeds[low:high].astype(np.int64))
+        self._observations = self._envs.reset(seeds[low:high].astype(np.int64))
         self._start = np.ones(self._size, np.bool_)
         self._over = np.zeros(self._size, np.bool_)
 
     def act(
-        self, policy: Policy, frames_NRP: npt.NDArray[np.uint8], steps: Steps, row: int, step: int
+        self, policy: Policy, frames_NRP: npt.NDArray[np.uint8] | None, steps: Steps, row: int, step: int
     ) -> None:
         """Fill this group's part of a row, as far as it is known before the games step, and let them step.
 
         Args:
-            policy: gives the Q-values.
-            frames_NRP: uint8 (N, rows, 7056) of the block.
+            policy: gives the actions and their scores.
+            frames_NRP: uint8 (N, rows, 7056) of the block, where the newest frames go; None: they are a column.
             steps: the block's other columns.
             row: row in the block.
             step: row in the buffer, for error messages.
 
         Raises:
-            UserError: the scores are not one for each action, or not finite.
+            UserError: the scores are not as many as the buffer's, or not finite.
         """
-        stacks, part = self._observation, self.streams
-        # The stored frames give this stack back only if the environment zero-pads it.
-        assert not stacks[self._start, :3].any(), "the first stack of a game holds older frames"
-        q, actions = policy.act({"stack": stacks}).scores, steps.q_values.shape[2]
-        if q.shape != (self._size, actions):
-            raise UserError(
-                f"the teacher gives scores of shape {q.shape} for {self._size} games of {actions} actions",
-                f"{(self._size, actions)} is wanted: give a teacher of this game",
-            )
-        finite = np.isfinite(q).all(axis=1)
-        if not finite.all():
-            env = int(np.flatnonzero(~finite)[0])
-            raise UserError(
-                f"the teacher's Q-values at step {step}, stream {part.start + env} are {q[env].tolist()}, "
-                "finite numbers wanted",
-                "train the teacher again, or give another one",
-            )
-        explore = self._rng.random(self._size) < self._epsilon
-        greedy = q.argmax(axis=1)
-        if self._player is not None and len(greedy[self._played]):
-            greedy[self._played] = self._player(stacks[self._played])
-        action = np.where(explore, self._rng.integers(0, actions, self._size), greedy)
-        self._envs.send(action.astype(np.int64))
-        frames_NRP[part, row] = stacks[:, -1].reshape(self._size, PIXELS)
-        steps.q_values[row, part] = q
+        decision = policy.act(self._observations)
+        scores = decision.scores.reshape(self._size, -1)
+        self._check_scores(scores, steps.q_values.shape[2], step)
+        exploring = self._rng.random(self._size) < self._epsilon
+        action = decision.action
+        if self._player is not None and len(action[self._played]):
+            action = action.copy()
+            action[self._played] = self._player(self._observations[STACK.name][self._played])
+        random_action = self._spec.actions.sample(self._rng, self._size)
+        by_action = exploring.reshape(-1, *(1 for _ in self._spec.actions.shape))
+        action = np.where(by_action, random_action, action)
+        self._envs.send(action.astype(self._spec.actions.dtype))
+        self._note_observations(frames_NRP, steps, row)
+        part = self.streams
+        steps.q_values[row, part] = scores
         steps.action[row, part] = action
         steps.start[row, part] = self._start
         steps.valid[row, part] = ~self._over
 
+    def _note_observations(self, frames_NRP: npt.NDArray[np.uint8] | None, steps: Steps, row: int) -> None:
+        """Keep what was observed, of a stack the newest frame: the older ones are the rows' before."""
+        for field in self._spec.fields:
+            values = self._observations[field.name]
+            if field.stacked:
+                # The stored frames give this stack back only if the environment zero-pads it.
+                assert not values[self._start, :-1].any(), "an episode's first stack holds older frames"
+                values = values[:, -1]
+            if frames_NRP is None:
+                steps.observations[field.name][row, self.streams] = values
+            else:
+                frames_NRP[self.streams, row] = values.reshape(self._size, PIXELS)
+
+    def _check_scores(self, scores: npt.NDArray[Any], wanted: int, step: int) -> None:
+        if scores.shape != (self._size, wanted):
+            raise UserError(
+                f"the teacher gives scores of shape {scores.shape} for {self._size} games of {wanted} actions",
+                f"{(self._size, wanted)} is wanted: give a teacher of this game",
+            )
+        finite = np.isfinite(scores).all(axis=1)
+        if not finite.all():
+            env = int(np.flatnonzero(~finite)[0])
+            raise UserError(
+                f"the teacher's Q-values at step {step}, stream {self.streams.start + env} are "
+                f"{scores[env].tolist()}, finite numbers wanted",
+                "train the teacher again, or give another one",
+            )
+
     def receive(self, steps: Steps, row: int) -> None:
         """Wait for the games and fill the rest of the row that :meth:`act` began."""
-        self._observation, reward, terminated, truncated, _ = self._envs.recv()
+        self._observations, reward, terminated, truncated = self._envs.receive()
         alive = ~self._over
         steps.reward[row, self.streams] = np.where(alive, reward, 0.0)
         steps.terminated[row, self.streams] = terminated & alive
         steps.truncated[row, self.streams] = truncated & alive
-        # The step after the end of a game ignores its action and returns the next game's first stack.
+        # The step after the end of a game ignores its action and returns the next game's first observation.
         self._start, self._over = self._over, (terminated | truncated) & alive
 
     def close(self) -> None:
@@ -162,13 +188,13 @@ class BackgroundWriter:
         self._waiting: deque[Future[None]] = deque()
         self._committed = writer.rows
 
-    def put(self, frames_NRP: npt.NDArray[np.uint8], steps: Steps) -> None:
+    def put(self, frames_NRP: npt.NDArray[np.uint8] | None, steps: Steps) -> None:
         """Hand over a block; wait while too many are on their way."""
         while len(self._waiting) >= BLOCKS_IN_FLIGHT:
             self._waiting.popleft().result()
         self._waiting.append(self._pool.submit(self._write, frames_NRP, steps))
 
-    def _write(self, frames_NRP: npt.NDArray[np.uint8], steps: Steps) -> None:
+    def _write(self, frames_NRP: npt.NDArray[np.uint8] | None, steps: Steps) -> None:
         self._writer.write(frames_NRP, steps)
         if self._writer.rows - self._committed >= self._flush_rows:
             self._writer.commit()
@@ -208,7 +234,7 @@ def record(
             the buffer at ``path`` was recorded otherwise. All that was flushed stays readable.
     """
     game = config.environment.game
-    names = tuple(action_meanings(game))
+    spec = environment(game)
     provenance = Provenance.of(config, config.seed, parents)
     target = -(-config.frames // config.num_envs)
     # What a signal raised while HDF5 calls back for its file would be lost: from here on it only asks to stop.
@@ -216,12 +242,10 @@ def record(
         if resume and path.exists():
             writer = _reopen(path, config, provenance)
         else:
-            writer = BufferWriter.create(
-                path, Header(game, names, config.num_envs, provenance), config.compression
-            )
+            writer = BufferWriter.create(path, _header(spec, policy, config, provenance), config.compression)
         with writer:
             first, began = writer.rows, time.monotonic()
-            rows = _play(policy, config, writer, target, player, stop) if first < target else first
+            rows = _play(spec, policy, config, writer, target, player, stop) if first < target else first
             seconds = time.monotonic() - began
     with BufferFile(path) as written:
         returns = game_returns(written.steps)
@@ -236,6 +260,16 @@ def record(
         "frames_per_s": (rows - first) * config.num_envs / max(seconds, 1e-9),
     }
     return StageResult(path, summary, rows >= target)
+
+
+def _header(spec: EnvironmentSpec, policy: Policy, config: RecordConfig, provenance: Provenance) -> Header:
+    """Return what a new buffer begins with; how many scores a decision has is asked of the policy where it may vary."""
+    shape = (config.num_envs, provenance)
+    if isinstance(spec.actions, Discrete):
+        return Header(spec.name, spec.actions.names, *shape, fields=spec.fields)
+    with contextlib.closing(spec.make(config.environment, 1, 1)) as one:
+        scores = policy.act(one.reset(np.array([config.seed], np.int64))).scores
+    return Header(spec.name, (), *shape, fields=spec.fields, box=spec.actions, scores=int(scores[0].size))
 
 
 def check_teacher(teacher_game: str, teacher_actions: int, game: str) -> None:
@@ -267,6 +301,7 @@ def _reopen(path: Path, config: RecordConfig, provenance: Provenance) -> BufferW
 
 
 def _play(
+    spec: EnvironmentSpec,
     policy: Policy,
     config: RecordConfig,
     writer: BufferWriter,
@@ -279,7 +314,8 @@ def _play(
     bounds = [0, streams // 2, streams] if streams > 1 else [0, streams]
     threads = max(1, cores() // 2)
     groups = [
-        StreamGroup(config, low, high, first, threads, player) for low, high in itertools.pairwise(bounds)
+        StreamGroup(spec, config, low, high, first, threads, player)
+        for low, high in itertools.pairwise(bounds)
     ]
     background = BackgroundWriter(writer, -(-config.flush_every // streams))
     row, room = first, writer.room()
@@ -287,8 +323,9 @@ def _play(
         with Progress("record", target * streams, "frames", first * streams) as bar:
             while row < target and not stop:
                 block = min(room, target - row)
-                frames_NRP = np.empty((streams, block, PIXELS), np.uint8)
-                steps = Steps.empty(block, streams, writer.header.actions)
+                packed = writer.header.version == 1
+                frames_NRP = np.empty((streams, block, PIXELS), np.uint8) if packed else None
+                steps = Steps.empty(block, writer.header)
                 done = 0
                 while done < block and not stop:
                     for group in groups:
@@ -300,7 +337,7 @@ def _play(
                     if done:
                         group.receive(steps, done - 1)
                 if done:
-                    background.put(frames_NRP[:, :done], steps.first(done))
+                    background.put(None if frames_NRP is None else frames_NRP[:, :done], steps.first(done))
                 row, room = row + done, CHUNK_ROWS
                 bar.advance(done * streams)
     finally:
@@ -322,16 +359,33 @@ def run(
     """
     import torch
 
-    from spikestill.teacher.policy import load_teacher
-
     resume = goes_on("record", run_dir, BUFFER, resume=resume)
-    teacher = config.teacher if config.teacher is not None else zoo_path(config.environment.game, TEACHER)
-    policy = load_teacher(teacher)
-    check_teacher(policy.game, policy.actions, config.environment.game)
+    policy, parents = _policy(config)
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, cores() // 2))
     try:
-        parents = {"teacher": teacher} | ({"student": config.student} if config.student is not None else {})
+        if config.student is not None:
+            parents["student"] = config.student
         return record(policy, config, run_dir / BUFFER, resume=resume, parents=parents, player=player)
     finally:
         torch.set_num_threads(threads)
+
+
+def _policy(config: RecordConfig) -> tuple[Policy, dict[str, Path]]:
+    """Return who plays, and the file it comes from by role."""
+    from spikestill.teacher.policy import load_teacher
+
+    spec, entry = environment(config.environment.game), agent(config.agent)
+    files: dict[str, Path] = {}
+    if entry.role == "teacher":
+        files["teacher"] = config.teacher if config.teacher is not None else zoo_path(spec.name, TEACHER)
+    elif entry.role is not None:
+        raise UserError(
+            f"agent {entry.name} plays a {entry.role.replace('_', ' ')}; a recording is of a teacher's play",
+            "give --agent teacher, and --student for a student that plays beside it",
+        )
+    if entry.name == "teacher" and spec.family == ATARI:
+        teacher = load_teacher(files["teacher"])
+        check_teacher(teacher.game, teacher.actions, spec.name)
+        return teacher, files
+    return entry.maker()(files, spec), files

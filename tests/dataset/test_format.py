@@ -32,7 +32,7 @@ def block(first: int, rows: int, sessions: tuple[int, ...] = (0,)):
         ]
     )
     frames = np.frombuffer(frames.tobytes(), np.uint8).reshape(STREAMS, rows, 7056)
-    steps = Steps.empty(rows, STREAMS, ACTIONS)
+    steps = Steps.empty(rows, header())
     number = np.arange(first, first + rows)[:, None]
     steps.q_values[:] = number[..., None] + np.arange(ACTIONS)
     steps.action[:] = number % ACTIONS
@@ -209,7 +209,7 @@ def test_newer_version_is_refused(tmp_path):
     path = write_buffer(tmp_path / "buffer.h5")
     with h5py.File(path, "r+") as file:
         file.attrs["version"] = 99
-    with pytest.raises(UserError, match="format version 99, this program reads up to 1"):
+    with pytest.raises(UserError, match="format version 99, this program reads up to 2"):
         BufferFile(path)
 
 

@@ -94,8 +94,8 @@ class StreamGroup:
         self._rng = np.random.default_rng([config.seed, 11, session, low])
         seeds = np.random.default_rng([config.seed, 12, session]).integers(0, 2**31 - 1, config.num_envs)
         self._observations = self._envs.reset(seeds[low:high].astype(np.int64))
-        self._start = np.ones(self._size, np.bool_)
-        self._over = np.zeros(self._size, np.bool_)
+        self._start: npt.NDArray[np.bool_] = np.ones(self._size, np.bool_)
+        self._over: npt.NDArray[np.bool_] = np.zeros(self._size, np.bool_)
 
     def act(
         self, policy: Policy, frames_NRP: npt.NDArray[np.uint8] | None, steps: Steps, row: int, step: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
+import itertools
 import sys
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from spikestill.common.agents import agent
 from spikestill.common.artefacts import EVALUATE
 from spikestill.common.document import write_document
-from spikestill.common.environment import environment
+from spikestill.common.environment import Observations, environment
 from spikestill.common.errors import UserError
 from spikestill.common.extras import install_command
 from spikestill.common.processor import cores
@@ -27,7 +28,7 @@ from spikestill.common.stage import StageResult
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.play import EvaluateConfig
 from spikestill.runtime.agents import Agent, agent_files, open_agent
-from spikestill.teacher.evaluation import Evaluation, ScoresFunction, evaluate, in_fixed_batches
+from spikestill.teacher.evaluation import Choose, Evaluation, evaluate, in_fixed_batches
 
 VERSION = 1
 STICKY = 0.25
@@ -145,9 +146,9 @@ def _evaluate(name: str, config: EvaluateConfig, environment: EnvironmentConfig,
     label = f"{environment.game}, {_player(name)}"
     if len(passes) > 1:
         label = f"[{passes.index(name) + 1}/{len(passes)}] {label}"
-    with _all_cores(name, environment.game, paths[name]) as scores_fn:
+    with _all_cores(name, environment.game, paths[name]) as choose:
         return evaluate(
-            scores_fn,
+            choose,
             environment,
             episodes=config.episodes,
             # Random play is its exploration and nothing else, the same games whatever plays.
@@ -159,14 +160,12 @@ def _evaluate(name: str, config: EvaluateConfig, environment: EnvironmentConfig,
 
 
 @contextlib.contextmanager
-def _all_cores(name: str, game: str, files: dict[str, Path]) -> Iterator[ScoresFunction]:
-    """Yield what maps stacks (B, 4, 84, 84) to the agent's scores (B, A), on all processors."""
+def _all_cores(name: str, game: str, files: dict[str, Path]) -> Iterator[Choose]:
+    """Yield what maps observations to the agent's actions, on all processors."""
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(contextlib.closing(open_agent(name, environment(game), files)))
         if first.entry.batched:
-            yield stack.enter_context(
-                in_fixed_batches(lambda obs_BCHW: first.act({"stack": obs_BCHW}).scores)
-            )
+            yield stack.enter_context(in_fixed_batches(lambda observations: first.act(observations).action))
             return
         # The kernels let go of the interpreter; each thread has an agent of its own.
         team = [first]
@@ -176,12 +175,19 @@ def _all_cores(name: str, game: str, files: dict[str, Path]) -> Iterator[ScoresF
         ]
         pool = stack.enter_context(ThreadPoolExecutor(len(team)))
 
-        def ask(obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-            parts = np.array_split(obs_BCHW, min(len(team), len(obs_BCHW)))
-            return np.concatenate(list(pool.map(_one_by_one, team, parts)))
+        def ask(observations: Observations) -> npt.NDArray[Any]:
+            size = len(next(iter(observations.values())))
+            shares = np.array_split(np.arange(size), min(len(team), size))
+            return np.concatenate(list(pool.map(_one_by_one, team, itertools.repeat(observations), shares)))
 
         yield ask
 
 
-def _one_by_one(player: Agent, obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-    return np.concatenate([player.act({"stack": stack_CHW[None]}).scores for stack_CHW in obs_BCHW])
+def _one_by_one(player: Agent, observations: Observations, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Return the actions for some rows, decided one at a time."""
+    return np.concatenate(
+        [
+            player.act({name: values[row : row + 1] for name, values in observations.items()}).action
+            for row in rows
+        ]
+    )

@@ -17,14 +17,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.environment import Observations, environment
 from spikestill.common.processor import cores
 from spikestill.common.progress import Progress
 from spikestill.configs.environment import EnvironmentConfig
-from spikestill.teacher.atari.environment import make_vector_env
 
 SHOWN_STEPS = 50
 """Steps between two looks at the games under way: full games take minutes, and all end late."""
-ScoresFunction = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.floating | np.integer]]
+Choose = Callable[[Observations], npt.NDArray[Any]]
+"""Maps observations, each field (B, *shape), to actions (B,) or (B, D). A row's action depends on that row alone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Evaluation:
         mean: mean of the returns.
         ci95: 95 % bootstrap interval of the mean.
         returns: raw score of each episode, by index.
-        frames: emulator frames, ``frame_skip`` for each decision; no-ops are not counted.
+        frames: simulated frames, in Atari ``frame_skip`` for each decision; no-ops are not counted.
     """
 
     mean: float
@@ -55,8 +56,8 @@ def bootstrap_ci(returns: list[float], seed: int = 0, resamples: int = 10_000) -
 
 
 def evaluate(
-    scores_fn: ScoresFunction,
-    environment: EnvironmentConfig,
+    choose: Choose,
+    options: EnvironmentConfig,
     *,
     episodes: int = 100,
     epsilon: float = 0.05,
@@ -64,41 +65,41 @@ def evaluate(
     num_envs: int = 32,
     label: str = "",
 ) -> Evaluation:
-    """Play ``episodes`` full games with the argmax of ``scores_fn``, epsilon-greedily.
+    """Play ``episodes`` full games with the actions of ``choose``, epsilon-greedily.
 
     Args:
-        scores_fn: maps uint8 stacks (B, 4, 84, 84) to scores (B, A); ties go to the lowest action. Each
-            row must depend on its own stack alone.
-        environment: the game and its options.
+        choose: who plays.
+        options: the environment and how it is played.
         episodes: N, >= 1.
         epsilon: probability of a uniformly random action.
         seed: seed of games and exploration.
         num_envs: games played at a time.
         label: what the progress bar says; '': that the game is evaluated.
     """
-    num_envs = min(num_envs, episodes)
+    num_envs, spec = min(num_envs, episodes), environment(options.game)
+    frames_per_decision = spec.frames_per_decision(options)
     with (
-        contextlib.closing(make_vector_env(environment, num_envs)) as envs,
-        Progress(label or f"evaluating {environment.game}", episodes, "games") as bar,
+        contextlib.closing(spec.make(options, num_envs, 0)) as envs,
+        Progress(label or f"evaluating {spec.name}", episodes, "games") as bar,
     ):
-        actions = int(envs.single_action_space.n)
         returns = np.zeros(episodes)
         finished: list[int] = []
         frames = steps = 0
         episode = np.arange(num_envs)
         following = num_envs
         rngs = [np.random.default_rng([seed, 3, index]) for index in range(num_envs)]
-        observation, _ = envs.reset(seed=_seeds(seed, episode))
+        observations = envs.reset(_seeds(seed, episode))
         active = np.ones(num_envs, np.bool_)
         while active.any():
-            action = np.zeros(num_envs, np.int64)
-            action[active] = np.asarray(scores_fn(observation[active])).argmax(axis=1)
+            action = np.zeros((num_envs, *spec.actions.shape), spec.actions.dtype)
+            action[active] = choose({name: values[active] for name, values in observations.items()})
             for env in np.flatnonzero(active):
-                explore, random_action = rngs[env].random(), rngs[env].integers(actions)
+                explore, random_action = rngs[env].random(), spec.actions.sample(rngs[env], 1)[0]
                 if explore < epsilon:
                     action[env] = random_action
-            observation, reward, terminated, truncated, _ = envs.step(action)
-            frames += int(active.sum()) * environment.frame_skip
+            envs.send(action)
+            observations, reward, terminated, truncated = envs.receive()
+            frames += int(active.sum()) * frames_per_decision
             returns[episode[active]] += reward[active]
             ended = active & (terminated | truncated)
             if not ended.any():
@@ -116,27 +117,31 @@ def evaluate(
                     active[env] = False
             again = ended & active
             if again.any():
-                observation, _ = envs.reset(
-                    seed=_seeds(seed, episode[again]), options={"reset_mask": again.copy()}
-                )
+                observations = envs.reset(_seeds(seed, episode[again]), again)
     scores = [float(value) for value in returns]
     return Evaluation(float(np.mean(scores)), bootstrap_ci(scores, seed), scores, frames)
 
 
 @contextlib.contextmanager
-def in_fixed_batches(scores_fn: ScoresFunction, rows: int = 8) -> Iterator[ScoresFunction]:
-    """Yield ``scores_fn`` asked ``rows`` stacks at a time, the last batch filled up with zeros, a batch on each core.
+def in_fixed_batches(choose: Choose, rows: int = 8) -> Iterator[Choose]:
+    """Yield ``choose`` asked ``rows`` observations at a time, the last batch filled with zeros, a batch on each core.
 
-    Matrix products round by the shape of the whole batch and by the threads that share it: so a stack's scores are
-    the same bits, whatever stands beside it and however many cores there are.
+    Matrix products round by the shape of the whole batch and by the threads that share it: so what is chosen for an
+    observation is the same, whatever stands beside it and however many cores there are.
     """
     with ThreadPoolExecutor(cores(), "policy", initializer=_one_thread) as pool:
 
-        def ask(obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-            filled = np.zeros((-(-len(obs_BCHW) // rows) * rows, *obs_BCHW.shape[1:]), np.uint8)
-            filled[: len(obs_BCHW)] = obs_BCHW
-            batches = filled.reshape(-1, rows, *obs_BCHW.shape[1:])
-            return np.concatenate(list(pool.map(scores_fn, batches)))[: len(obs_BCHW)]
+        def ask(observations: Observations) -> npt.NDArray[Any]:
+            size = len(next(iter(observations.values())))
+            filled = {}
+            for name, values in observations.items():
+                filled[name] = np.zeros((-(-size // rows) * rows, *values.shape[1:]), values.dtype)
+                filled[name][:size] = values
+            batches = [
+                {name: values[first : first + rows] for name, values in filled.items()}
+                for first in range(0, size, rows)
+            ]
+            return np.concatenate(list(pool.map(choose, batches)))[:size]
 
         yield ask
 

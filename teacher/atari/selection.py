@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from spikestill.common.environment import Observations
+from spikestill.common.policy import Policy
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.teacher.atari.q_network import Weights
-from spikestill.teacher.evaluation import ScoresFunction, evaluate, in_fixed_batches
+from spikestill.teacher.evaluation import evaluate, in_fixed_batches
 
 SEED = 2**31
 """Of the games that choose: one beyond the seeds that ``evaluate`` takes."""
@@ -55,14 +56,12 @@ class Selection:
         since = step - self._considered
         return since >= self._period or (step >= last_step and since > 0)
 
-    def consider(
-        self, weights: Weights, q_values: ScoresFunction, step: int, stop: Callable[[], bool]
-    ) -> bool:
+    def consider(self, weights: Weights, policy: Policy, step: int, stop: Callable[[], bool]) -> bool:
         """Let a snapshot play, and keep it where it is better than the best; an earlier one wins a tie.
 
         Args:
             weights: what is kept, fp32.
-            q_values: of these weights.
+            policy: plays by these weights.
             step: the training's agent step.
             stop: asked at every step of the games.
 
@@ -70,13 +69,13 @@ class Selection:
             False where ``stop`` ended the games early: the snapshot is still due, and nothing has changed.
         """
 
-        def until_stopped(obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+        def until_stopped(observations: Observations) -> npt.NDArray[Any]:
             if stop():
                 raise _StoppedError
-            return ask(obs_BCHW)
+            return choose(observations)
 
         try:
-            with in_fixed_batches(q_values) as ask:
+            with in_fixed_batches(lambda observations: policy.act(observations).action) as choose:
                 found = evaluate(until_stopped, self._environment, episodes=self._games, seed=SEED)
         except _StoppedError:
             return False

@@ -164,7 +164,7 @@ class Training:
         self.learner.check_finite()
         weights, game = self.learner.deployable(), self.config.environment.game
         policy = TeacherPolicy(weights, game, self.actor.actions, provenance, "fp32")
-        return self.selection.consider(weights, policy.q_values, self.step, stop)
+        return self.selection.consider(weights, policy, self.step, stop)
 
     def teacher(self) -> Weights:
         """Return the weights that are the teacher: the best snapshot's, or those of now where none has played."""

@@ -12,10 +12,11 @@ from spikestill.teacher.evaluation import bootstrap_ci, evaluate, in_fixed_batch
 from spikestill.teacher.policy import TeacherPolicy
 
 
-def brightness_policy(stacks):
+def brightness_policy(observations):
     """Act on the newest frame alone, differently in different states."""
+    stacks = observations["stack"]
     sums = stacks[:, -1].reshape(len(stacks), -1).sum(axis=1)
-    return np.eye(4)[sums % 4]
+    return sums % 4
 
 
 def test_scores_do_not_depend_on_the_number_of_environments():
@@ -50,12 +51,12 @@ def test_a_stacks_q_values_do_not_depend_on_those_beside_it_nor_on_the_cores(pre
     policy = TeacherPolicy(weights, "pong", 6, Provenance.of({}, 0), precision)
     stacks = np.random.default_rng(0).integers(0, 256, (19, 4, 84, 84), np.uint8)
     order = np.random.default_rng(1).permutation(19)
-    with in_fixed_batches(policy.q_values) as ask:
-        whole = ask(stacks)
+    with in_fixed_batches(lambda shown: policy.q_values(shown["stack"])) as ask:
+        whole = ask({"stack": stacks})
         assert whole.shape == (19, 6)
         for index in range(19):
-            np.testing.assert_array_equal(ask(stacks[index : index + 1])[0], whole[index])
-        np.testing.assert_array_equal(ask(stacks[order]), whole[order])
+            np.testing.assert_array_equal(ask({"stack": stacks[index : index + 1]})[0], whole[index])
+        np.testing.assert_array_equal(ask({"stack": stacks[order]}), whole[order])
     monkeypatch.setattr(evaluation_module, "cores", lambda: 1)
-    with in_fixed_batches(policy.q_values) as ask:
-        np.testing.assert_array_equal(ask(stacks), whole)
+    with in_fixed_batches(lambda shown: policy.q_values(shown["stack"])) as ask:
+        np.testing.assert_array_equal(ask({"stack": stacks}), whole)

@@ -61,7 +61,7 @@ def test_the_best_snapshot_is_the_teacher(tmp_path, capsys):
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
     policy = load_teacher(result.artefact)
-    with in_fixed_batches(policy.q_values) as ask:
+    with in_fixed_batches(lambda observations: policy.act(observations).action) as ask:
         assert played(ask) == pytest.approx(scores[best])
     last = json.loads((tmp_path / "teach.jsonl").read_text().splitlines()[-1])
     assert (last["selected_step"], last["snapshot_score"]) == (best, scores[192])

@@ -168,12 +168,12 @@ def _played(teacher: Path, environment: EnvironmentSpec) -> npt.NDArray[np.uint8
     try:
         observations = games.reset(np.arange(CALIBRATION_GAMES, dtype=np.int64))
         stacks = []
-        with in_fixed_batches(policy.q_values) as ask:
+        with in_fixed_batches(lambda shown: policy.act(shown).action) as choose:
             # Four times as many as are kept: one in four, so that they differ.
             for step in range(4 * CALIBRATION_FRAMES // CALIBRATION_GAMES):
                 if step % 4 == 0:
                     stacks.append(observations["stack"].copy())
-                actions = ask(observations["stack"]).argmax(axis=1)
+                actions = choose(observations)
                 explore = rng.random(CALIBRATION_GAMES) < CALIBRATION_EPSILON
                 actions = np.where(explore, environment.actions.sample(rng, CALIBRATION_GAMES), actions)
                 games.send(actions)

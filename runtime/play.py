@@ -87,6 +87,9 @@ def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResu
 @contextlib.contextmanager
 def opened(config: PlayConfig, name: str) -> Iterator[Agent]:
     """Yield the agent called ``name`` with the files of ``config``, warm."""
+    print(
+        f"play: loads agent {name}; the first time on a machine it compiles, too", file=sys.stderr, flush=True
+    )
     agent = reopened(config, name)
     with contextlib.closing(agent):
         yield agent

@@ -28,6 +28,7 @@ COMMON: dict[str, tuple[bool, str]] = {
     "run_dir": (True, "folder for what the command writes; made if absent"),
     "resume": (False, "go on with what an interrupted run left in --run_dir"),
     "print_config": (False, "print the resolved options as YAML, and do nothing else"),
+    "verbose": (False, "print every figure of the summary after the verdict"),
     "json": (False, "print the summary as one JSON object, last on standard output"),
     "debug": (False, "show the traceback of a failure"),
     "help": (False, "show this help"),
@@ -109,9 +110,12 @@ def _run(verb: Verb, config: Any, run_dir: Path, arguments: Arguments, debug: bo
         raise
     except Exception as error:
         return _failed(error, debug)
-    report(verb, result, as_json)
+    report(verb, result, as_json, verbose="verbose" in arguments.common)
     if result.finished:
         return 0
+    if not verb.goes_on:
+        print("stopped before the end", file=sys.stderr)
+        return INTERRUPTED
     again = f"spikestill {verb.name} --run_dir {shlex.quote(str(run_dir))}"
     again += " --resume and the same options" if verb.resumable else " and the same options"
     print(f"stopped before the end; go on with: {again}", file=sys.stderr)
@@ -156,8 +160,8 @@ def _stamp(path: Path) -> int | None:
     return path.stat().st_mtime_ns if path.is_file() else None
 
 
-def report(verb: Verb, result: StageResult, as_json: bool) -> None:
-    """Print a run's summary on standard output."""
+def report(verb: Verb, result: StageResult, as_json: bool, *, verbose: bool = False) -> None:
+    """Print a run's summary on standard output: in words, with every figure after them, or as JSON."""
     summary = {**result.summary, "finished": result.finished}
     if verb.writes:
         summary["artefact"] = str(result.artefact)
@@ -168,8 +172,15 @@ def report(verb: Verb, result: StageResult, as_json: bool) -> None:
         print(summary["script"])
         return
     from spikestill.console import print_summary
+    from spikestill.verdicts import verdict
 
-    print_summary(verb.name, summary)
+    words = verdict(verb.name, summary)
+    for line in words:
+        print(line)
+    if verb.writes and words:
+        print(f"Wrote {result.artefact}")
+    if verbose or not words:
+        print_summary(verb.name, summary)
 
 
 def parse(verb: Verb, words: Sequence[str]) -> Arguments:

@@ -207,7 +207,7 @@ def test_json_is_the_last_and_only_line_on_standard_output(
     assert saved["student"] == str(student)
 
 
-def test_without_json_the_summary_is_a_table(student: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_has_no_words_is_a_table(student: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["inspect", str(student)]) == 0
     text = capsys.readouterr().out
     assert "kind" in text
@@ -383,3 +383,12 @@ def test_the_scripts_of_zsh_and_fish_name_every_command(capsys: pytest.CaptureFi
         assert cli.main(["completion", shell]) == 0
         script = capsys.readouterr().out
         assert all(name in script for name in VERBS)
+
+
+@pytest.mark.usefixtures("faulty")
+def test_a_command_that_cannot_go_on_does_not_offer_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(RESUMED_FROM, "fault")
+    assert cli.main(["fault", "--fault", "stop", "--run_dir", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "stopped before the end\n"

@@ -1,0 +1,103 @@
+"""Summaries in words: the verdict first, with units, and a poor result said so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spikestill import cli
+from spikestill.common.stage import StageResult
+from spikestill.verbs import VERBS
+from spikestill.verdicts import duration, joules, size, verdict
+
+PLAYED = {
+    "game": "pong", "agent": "cores", "games": 1, "score": 18.0, "decisions": 900, "misses": 0, "lost_s": 0.0,
+    "latency_ms": {"p50": 1.0, "p99": 1.31, "p999": 2.0, "max": 2.2},
+}  # fmt: skip
+SCORED = {
+    "game": "space_invaders",
+    "agent": "student",
+    "mean": 400.0,
+    "ci95": (390.0, 410.0),
+    "episodes": 100,
+}
+CHANCE = {"mean": 150.0, "ci95": (140.0, 160.0)}
+
+
+def test_a_game_in_real_time() -> None:
+    assert verdict("play", PLAYED) == [
+        "Pong, agent cores: 18 in 1 game.",
+        "None of 900 decisions came too late. An action came 1.31 ms after the frame (99 of 100), 2.2 ms at most.",
+    ]
+    unfinished = verdict("play", PLAYED | {"games": 0, "score": -3.0, "misses": 12})
+    assert "no game was finished; the one under way stands at -3." in unfinished[0]
+    assert unfinished[1].startswith("12 of 900 decisions came too late, and the last action was held.")
+
+
+def test_a_score_beside_its_teacher_and_chance() -> None:
+    teacher = {"mean": 500.0, "ci95": (480.0, 520.0)}
+    words = verdict("evaluate", SCORED | {"random": CHANCE, "teacher": teacher, "percent_of_margin": 71.43})
+    assert words == [
+        "Space Invaders, agent student: 400 on average over 100 games (95 % interval 390 to 410).",
+        "Random play scores 150.",
+        "The teacher scores 500: 71.4 % of its margin over random play.",
+    ]
+
+
+def test_a_poor_result_says_so() -> None:
+    words = verdict("evaluate", SCORED | {"mean": 150.0, "episodes": 5, "random": CHANCE})
+    assert words[1:] == [
+        "That is no better than random play, which scores 150.",
+        "So few games give a rough figure; 100 are the rule.",
+    ]
+    found = {"agreement": 0.17, "held_out_steps": 10, "steps": 2, "samples": 256, "seconds": 1.0}
+    poor = verdict("distill", found | {"samples_per_s": 256.0, "actions": 6})
+    assert "no more than chance (16.7%)" in poor[1]
+    assert not any(
+        "chance" in line for line in verdict("distill", found | {"samples_per_s": 1.0, "actions": 18})
+    )
+    empty = {
+        "episodes": 0,
+        "mean_return": None,
+        "frames": 10,
+        "bytes": 4e6,
+        "seconds": 1.0,
+        "frames_per_s": 10.0,
+    }
+    assert "No game ended" in verdict("record", empty)[0]
+
+
+def test_a_rung_that_was_skipped_is_not_a_row_of_zeros() -> None:
+    rungs = [
+        {"name": "pytorch", "frames": 8, "mismatches": 0},
+        {"name": "lava", "frames": 0, "mismatches": 0, "skipped": "Lava is not installed"},
+    ]
+    words = verdict("verify", {"ok": True, "frames": 8, "source": "buffer", "rungs": rungs, "core_map": None})
+    assert words == [
+        "The same spikes everywhere, bit for bit, on 8 recorded frames.",
+        "  compared: pytorch (8 frames)",
+        "  not compared: lava (Lava is not installed)",
+    ]
+
+
+def test_units_are_those_that_people_use() -> None:
+    assert [duration(s) for s in (0.4, 45, 600, 9000)] == ["0.4 s", "45 s", "10.0 min", "2.5 h"]
+    assert [size(b) for b in (812, 3.4e6, 2e9)] == ["812 bytes", "3.4 MB", "2 GB"]
+    assert [joules(j) for j in (0.0644, 1.23e-5, 2e-12)] == ["64.4 mJ", "12.3 uJ", "2 pJ"]
+
+
+def test_verbose_prints_every_figure_after_the_words(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    result = StageResult(tmp_path / "play.json", PLAYED)
+    cli.report(VERBS["play"], result, False)
+    few = capsys.readouterr().out
+    assert few.startswith("Pong, agent cores")
+    assert "latency_ms.p999" not in few
+    cli.report(VERBS["play"], result, False, verbose=True)
+    assert "latency_ms.p999" in capsys.readouterr().out
+
+
+def test_a_summary_without_its_figures_falls_back_to_the_table() -> None:
+    assert verdict("evaluate", {"stopped_in": "record"}) == []

@@ -182,8 +182,9 @@ class Distillation:
         q_part = q[part].to(self.device)
         renormalise = self.step >= (1.0 - RENORMALISED_SHARE) * self.config.steps
         rates, statistics, spikes = self.network.propagate(
-            x, weights, renormalise=renormalise, loss_factor=1.0 / self.shares
-        )
+            x, weights, renormalise=renormalise, loss_factor=1.0 / self.shares,
+            kept=self.hints.layers if self.hints is not None else (),
+        )  # fmt: skip
         loss = distillation_loss(
             self.config.loss, self.config.logit_scale * rates, q_part, self.config.temperature
         )
@@ -239,7 +240,7 @@ class Distillation:
         with torch.no_grad():
             for index in range(RECALIBRATION_BATCHES):
                 x = self._stacks(self._draw(rng)[0])
-                _, statistics, _ = self.network.propagate(x, weights)
+                _, statistics, _ = self.network.propagate(x, weights, kept=())
                 self.network.absorb([statistics], momentum=1.0 / (index + 1))
 
     def validate(self) -> dict[str, float]:

@@ -10,7 +10,7 @@ Axis suffixes: B batch, U the teacher's hidden units, P principal components, S 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -95,13 +95,13 @@ class Hints:
         """Return the teacher's principal components (B, P) for uint8 stacks."""
         return (self._units(stacks_BCHW) - self.mean_U) @ self.projection_UP
 
-    def loss(self, spikes: Sequence[Tensor], targets_BP: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def loss(self, spikes: Mapping[int, Tensor], targets_BP: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return (sum over the readouts of the mean squared error, each layer's mean spikes (S,)).
 
         What a readout sees is centred, s - E s: most neurons fire always or never, and say nothing.
 
         Args:
-            spikes: of all the student's layers.
+            spikes: of the hinted layers at least, (B, O, H, W).
             targets_BP: from :meth:`targets`.
         """
         total, means = torch.zeros((), device=targets_BP.device), []

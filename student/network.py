@@ -6,14 +6,17 @@ it *is* the folded integer net, so that its scores are the deployed scores.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from spikestill.student import grouped
 from spikestill.student.architectures import LayerSpec, visible_sizes
 from spikestill.student.fold import fold
+from spikestill.student.grouped import GroupedLayer, plan
 from spikestill.student.integer_net import STACK_SHAPE, IntegerNet
 from spikestill.student.quantise import VARIANCE_EPSILON, NormalisedStep, initial_ternary, ternarise
 from spikestill.student.torch_net import TorchIntegerNet
@@ -60,6 +63,9 @@ class TernaryLayer(nn.Module):
 
     def requantise(self) -> None:
         """Clip the shadow weights to [-1, 1] and derive the ternary weights from them."""
+        if self.shadow.device.type == "cpu":
+            grouped.requantise(self.shadow, self.ternary, self.hysteresis)
+            return
         with torch.no_grad():
             self.shadow.clamp_(-1.0, 1.0)
             self.ternary.copy_(ternarise(self.shadow, self.ternary, self.hysteresis))
@@ -164,8 +170,11 @@ class StudentNetwork(nn.Module):
         *,
         renormalise: bool = False,
         loss_factor: float = 1.0,
-    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]], list[Tensor]]:
-        """Return (mean votes (B, A), each layer's batch mean and variance, its spikes); the network stays as it is.
+        kept: Collection[int] | None = None,
+    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]], dict[int, Tensor]]:
+        """Return (mean votes (B, A), each layer's batch mean and variance, spikes); the network stays as it is.
+
+        Spikes are (B, O, H, W), by layer.
 
         Only the neurons that a vote depends on are computed, see :func:`visible_sizes`.
 
@@ -175,17 +184,61 @@ class StudentNetwork(nn.Module):
             renormalise: normalise with the running statistics (batch renormalisation), not the batch's.
             loss_factor: what the caller multiplies the mean loss of these stacks with before it differentiates: the
                 stacks' share of the batch, times a loss scale. The sparsity penalty is multiplied with it too.
+            kept: layers whose spikes to return; None: all.
         """
-        penalty = self.sparsity * loss_factor
-        x, statistics, spikes = stacks_BCHW, [], []
-        for layer, weight in zip(self.ternary_layers(), weights, strict=True):
-            x, mu, variance = layer(x.to(weight.dtype), weight, penalty, renormalise)
-            statistics.append((mu, variance))
-            spikes.append(x)
-        rate_BO = x.float().mean(dim=(2, 3))
+        chosen = range(len(self.layers)) if kept is None else kept
+        way = self._group_by_group if stacks_BCHW.device.type == "cpu" else self._by_convolutions
+        rate_BO, statistics, spikes = way(
+            stacks_BCHW, weights, renormalise, self.sparsity * loss_factor, chosen
+        )
         used = self.actions * (rate_BO.shape[1] // self.actions)
         votes = rate_BO[:, :used].reshape(len(rate_BO), -1, self.actions).mean(dim=1)
         return votes, statistics, spikes
+
+    def _by_convolutions(
+        self, x: Tensor, weights: list[Tensor], renormalise: bool, penalty: float, kept: Collection[int]
+    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]], dict[int, Tensor]]:
+        """Return mean spikes (B, O), statistics and kept spikes, by PyTorch's operations."""
+        statistics, spikes = [], {}
+        for index, (layer, weight) in enumerate(zip(self.ternary_layers(), weights, strict=True)):
+            x, mu, variance = layer(x.to(weight.dtype), weight, penalty, renormalise)
+            statistics.append((mu, variance))
+            if index in kept:
+                spikes[index] = x
+        return x.float().mean(dim=(2, 3)), statistics, spikes
+
+    def _group_by_group(
+        self,
+        stacks_BCHW: Tensor,
+        weights: list[Tensor],
+        renormalise: bool,
+        penalty: float,
+        kept: Collection[int],
+    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]], dict[int, Tensor]]:
+        """Return what :meth:`_by_convolutions` does, by the kernels of :mod:`spikestill.student.grouped`."""
+        layers = self.ternary_layers()
+        sides = [self.input_shape[1], *(layer.visible for layer in layers)]
+        specs = [layer.spec for layer in layers]
+        planned = plan(specs, self.input_shape[0], sides, len(stacks_BCHW), self.dtype.itemsize)
+        statistics, spikes, x = [], {}, stacks_BCHW.contiguous()
+        for index, (layer, weight) in enumerate(zip(layers, weights, strict=True)):
+            running = (layer.mu, layer.variance) if renormalise else (None, None)
+            x, plain, mu, variance = GroupedLayer.apply(
+                x,
+                weight,
+                layer.gamma,
+                layer.beta,
+                *running,
+                penalty,
+                planned[index],
+                index in kept,
+                self.dtype,
+            )
+            statistics.append((mu, variance))
+            if plain is not None:
+                spikes[index] = plain.permute(0, 3, 1, 2)
+        rate_BO = x.view(len(stacks_BCHW), sides[-1] ** 2, -1).float().mean(dim=1)
+        return rate_BO, statistics, spikes
 
     def working_weights(self) -> list[Tensor]:
         """Return each layer's ternary weights in the compute format, as leaves that collect a gradient.
@@ -216,6 +269,8 @@ class StudentNetwork(nn.Module):
 
     def _cast(self, weight: Tensor, index: int) -> Tensor:
         # The first layer's sums reach 65,280: bf16 could not hold them.
+        if index == 0 and weight.device.type == "cpu":
+            return weight.float()
         dtype = torch.float32 if index == 0 else self.dtype
         return weight.to(dtype).contiguous(memory_format=torch.channels_last)
 

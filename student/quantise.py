@@ -1,4 +1,6 @@
-"""The two quantisers of an EEDN network (Esser 2016), and its losses' gradient through them.
+"""The two quantisers of an EEDN network (Esser 2016), and its losses' gradient through them, in PyTorch's operations.
+
+:mod:`spikestill.student.grouped` computes the same on a CPU, in fewer passes.
 
 Axis suffixes: B batch, O output features, H height, W width.
 """
@@ -7,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -100,37 +101,14 @@ def _image(x_NO: Tensor, shape: torch.Size) -> Tensor:
     return x_NO.view(shape[0], shape[2], shape[3], shape[1]).permute(0, 3, 1, 2)
 
 
-def _array(tensor: Tensor) -> Any:
-    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()
-
-
-def _bits(tensor: Tensor) -> Any:
-    array = _array(tensor)
-    return array.view("uint16") if tensor.dtype == torch.bfloat16 else array
-
-
-def _kernels(s: Tensor) -> Any:
-    from spikestill.student import step_kernel
-
-    return step_kernel.BF16 if s.dtype == torch.bfloat16 else step_kernel.FP32
-
-
 def statistics(s_NO: Tensor) -> tuple[Tensor, Tensor]:
     """Return (variance, mean) of every column, fp32 (O,)."""
-    if s_NO.device.type != "cpu":
-        return torch.var_mean(s_NO.float(), dim=0, correction=0)
-    mu, variance = torch.empty(s_NO.shape[1]), torch.empty(s_NO.shape[1])
-    _kernels(s_NO)[0](_bits(s_NO), mu.numpy(), variance.numpy())
-    return variance, mu
+    return torch.var_mean(s_NO.float(), dim=0, correction=0)
 
 
 def fire(s_NO: Tensor, slope_O: Tensor, offset_O: Tensor) -> Tensor:
     """Return 1 where s * slope + offset >= 0, else 0, in s's dtype."""
-    if s_NO.device.type != "cpu":
-        return (torch.addcmul(offset_O, s_NO, slope_O) >= 0).to(s_NO.dtype)
-    y = torch.empty_like(s_NO)
-    _kernels(s_NO)[1](_bits(s_NO), _array(slope_O), _array(offset_O), _bits(y))
-    return y
+    return (torch.addcmul(offset_O, s_NO, slope_O) >= 0).to(s_NO.dtype)
 
 
 def step_gradient(
@@ -140,22 +118,9 @@ def step_gradient(
 
     ds = slope (dx - mean(dx) - n mean(dx n)): the gradient through the batch's mean and deviation (Ioffe 2015).
     """
-    if s_NO.device.type != "cpu":
-        return _step_gradient_torch(s_NO, dy_NO, mu, scale, slope, offset, penalty)
-    ds, dx_sum, dx_normal_sum = torch.empty_like(s_NO), torch.empty_like(mu), torch.empty_like(mu)
-    _kernels(s_NO)[2](
-        _bits(s_NO), _bits(dy_NO), _array(mu), _array(scale), _array(slope), _array(offset),
-        np.float32(penalty), _bits(ds), dx_sum.numpy(), dx_normal_sum.numpy(),
-    )  # fmt: skip
-    return ds, dx_sum, dx_normal_sum
-
-
-def _step_gradient_torch(
-    s: Tensor, dy: Tensor, mu: Tensor, scale: Tensor, slope: Tensor, offset: Tensor, penalty: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    value = s.float()
+    value = s_NO.float()
     normal = (value - mu) * scale
-    dx = (dy.float() + penalty) * (1.0 - (value * slope + offset).abs()).clamp_min(0.0)
+    dx = (dy_NO.float() + penalty) * (1.0 - (value * slope + offset).abs()).clamp_min(0.0)
     dx_sum, dx_normal_sum = dx.sum(dim=0), (dx * normal).sum(dim=0)
-    ds = (dx - dx_sum / len(s) - normal * (dx_normal_sum / len(s))) * slope
-    return ds.to(s.dtype), dx_sum, dx_normal_sum
+    ds = (dx - dx_sum / len(s_NO) - normal * (dx_normal_sum / len(s_NO))) * slope
+    return ds.to(s_NO.dtype), dx_sum, dx_normal_sum

@@ -132,7 +132,7 @@ def test_unseen_pixels_change_no_vote_and_are_not_computed(layers, first, last):
     weights = network.working_weights()
     votes, _, spikes = network.propagate(stacks, weights)
     torch.testing.assert_close(network.propagate(changed, weights)[0], votes, rtol=0, atol=0)
-    assert [layer.shape[-1] for layer in spikes] == [18, 9, 9, 8, 8, 2, 2, 1, 1, 1]
+    assert [layer.shape[-1] for layer in spikes.values()] == [18, 9, 9, 8, 8, 2, 2, 1, 1, 1]
 
 
 @pytest.mark.parametrize("layers", [architecture("1chip"), centred(architecture("1chip"), 84)])
@@ -140,7 +140,7 @@ def test_cropped_training_forward_fires_as_the_integer_net(layers):
     """With the running statistics the training's spikes are the deployed net's, where both are computed."""
     network, stacks = trained(layers)
     _, _, spikes = network.propagate(stacks, network.working_weights(), renormalise=True)
-    for cropped, whole in zip(spikes, network.integer().spikes(stacks), strict=True):
+    for cropped, whole in zip(spikes.values(), network.integer().spikes(stacks), strict=True):
         size = cropped.shape[-1]
         # The threshold in fp32 and the folded one may differ where s lies on the edge.
         assert (cropped == whole[:, :, :size, :size]).float().mean() > 0.999

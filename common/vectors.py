@@ -1,0 +1,275 @@
+"""Vectors of fp32 lanes as values of numba kernels: one source, for whatever vectors the processor has.
+
+A kernel that is written with them does not depend on LLVM's automatic vectorisation. The number of lanes is the length
+of a tuple, so that a kernel is compiled for each number. Arrays are flat: fp32, bf16 as uint16 (the upper half of an
+fp32's bits, rounded to nearest, ties to even) and, to read, uint8. LLVM splits vectors wider than the processor's.
+
+All are callable from ``njit`` code only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import binding as llvm
+from llvmlite import ir
+from numba import config, types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
+
+I16, I32, FLOAT = ir.IntType(16), ir.IntType(32), ir.FloatType()
+FAST = ("contract", "reassoc", "nsz")
+
+
+def vector_lanes() -> int:
+    """Return the fp32 lanes of the widest vectors for which numba compiles: 16 with AVX-512, else 8."""
+    features = config.CPU_FEATURES
+    if features is None:
+        found = llvm.get_host_cpu_features()
+        return 16 if found and found.get("avx512f") else 8
+    return 16 if "+avx512f" in features else 8
+
+
+class Lanes(types.Type):
+    """The numba type of ``count`` fp32 lanes."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        super().__init__(name=f"Lanes({count})")
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, ir.VectorType(FLOAT, kind.count))
+
+
+def _splat(value: Any, lanes: int) -> Any:
+    return ir.Constant(ir.VectorType(value.type, lanes), [value.constant] * lanes)
+
+
+def _pointer(context: Any, builder: Any, kind: Any, array: Any, index: Any, lanes: int) -> tuple[Any, Any]:
+    """Return the address of ``lanes`` elements from ``index`` on, and what lies there."""
+    data = context.make_array(kind)(context, builder, array).data
+    element = {types.uint8: ir.IntType(8), types.uint16: I16}.get(kind.dtype, FLOAT)
+    vector = ir.VectorType(element, lanes)
+    return builder.bitcast(builder.gep(data, [index]), vector.as_pointer()), element
+
+
+@intrinsic
+def read(typing_context: Any, array: Any, index: Any, lanes: Any) -> Any:
+    """Return the lanes of ``array`` from ``index`` on, as many as the tuple ``lanes`` has elements."""
+    count = len(lanes)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place, element = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], count)
+        value = builder.load(place, align={FLOAT: 4, I16: 2}.get(element, 1))
+        if element is FLOAT:
+            return value
+        wide = builder.zext(value, ir.VectorType(I32, count))
+        if element is not I16:
+            return builder.sitofp(wide, ir.VectorType(FLOAT, count))
+        wide = builder.shl(wide, _splat(ir.Constant(I32, 16), count))
+        return builder.bitcast(wide, ir.VectorType(FLOAT, count))
+
+    return Lanes(count)(array, types.intp, lanes), generate
+
+
+@intrinsic
+def write(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
+    """Store the lanes ``value`` in ``array`` from ``index`` on."""
+    count = value.count
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place, element = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], count)
+        found = arguments[2]
+        if element is I16:
+            words = ir.VectorType(I32, count)
+            sixteen, one = _splat(ir.Constant(I32, 16), count), _splat(ir.Constant(I32, 1), count)
+            bits = builder.bitcast(found, words)
+            odd = builder.and_(builder.lshr(bits, sixteen), one)
+            bits = builder.add(builder.add(bits, _splat(ir.Constant(I32, 0x7FFF), count)), odd)
+            found = builder.trunc(builder.lshr(bits, sixteen), ir.VectorType(I16, count))
+        builder.store(found, place, align=2 if element is I16 else 4)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, value), generate
+
+
+@intrinsic
+def move(typing_context: Any, target: Any, index: Any, source: Any, at: Any, lanes: Any) -> Any:
+    """Copy lanes of ``source`` from ``at`` on to ``target`` from ``index`` on, both of one format."""
+    count = len(lanes)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        to, element = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], count)
+        here, _ = _pointer(context, builder, signature.args[2], arguments[2], arguments[3], count)
+        align = 2 if element is I16 else 4
+        builder.store(builder.load(here, align=align), to, align=align)
+        return context.get_dummy_value()
+
+    return types.void(target, types.intp, source, types.intp, lanes), generate
+
+
+@intrinsic
+def spread(typing_context: Any, value: Any, lanes: Any) -> Any:
+    """Return lanes that all hold the fp32 ``value``."""
+    count = len(lanes)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = ir.VectorType(FLOAT, count)
+        nothing = ir.Constant(vector, ir.Undefined)
+        first = builder.insert_element(nothing, arguments[0], ir.Constant(I32, 0))
+        return builder.shuffle_vector(first, nothing, ir.Constant(ir.VectorType(I32, count), [0] * count))
+
+    return Lanes(count)(types.float32, lanes), generate
+
+
+def _binary(operation: str, text: str) -> Any:
+    def typed(typing_context, a, b):  # type: ignore[no-untyped-def]
+        def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            return getattr(builder, operation)(*arguments, flags=FAST)
+
+        return a(a, a), generate
+
+    typed.__doc__ = text
+    return intrinsic(typed)
+
+
+plus = _binary("fadd", "Return a + b.")
+minus = _binary("fsub", "Return a - b.")
+times = _binary("fmul", "Return a b.")
+
+
+def _called(name: str, count: int, builder: Any, arguments: Any) -> Any:
+    vector = ir.VectorType(FLOAT, count)
+    function = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(vector, [vector] * len(arguments)), f"llvm.{name}.v{count}f32"
+    )
+    return builder.call(function, arguments)
+
+
+@intrinsic
+def product_sum(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+    """Return a b + c, rounded once where the processor can."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _called("fmuladd", signature.args[0].count, builder, arguments)
+
+    return a(a, a, a), generate
+
+
+@intrinsic
+def triangle(typing_context: Any, x: Any) -> Any:
+    """Return max(0, 1 - |x|)."""
+    count = x.count
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        one, zero = (_splat(ir.Constant(FLOAT, value), count) for value in (1.0, 0.0))
+        size = _called("fabs", count, builder, arguments)
+        found = builder.fsub(one, size)
+        return builder.select(builder.fcmp_ordered(">", found, zero), found, zero)
+
+    return x(x), generate
+
+
+@intrinsic
+def step(typing_context: Any, x: Any) -> Any:
+    """Return 1 where x >= 0, else 0."""
+    count = x.count
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        one, zero = (_splat(ir.Constant(FLOAT, value), count) for value in (1.0, 0.0))
+        return builder.select(builder.fcmp_ordered(">=", arguments[0], zero), one, zero)
+
+    return x(x), generate
+
+
+@intrinsic
+def add_products(
+    typing_context: Any,
+    x: Any,
+    x_at: Any,
+    w: Any,
+    w_at: Any,
+    out: Any,
+    out_at: Any,
+    counts: Any,
+    steps: Any,
+    rows: Any,
+    columns: Any,
+    lanes: Any,
+) -> Any:
+    """Add a tile of a matrix product to ``out``: out[i, j] += sum over o, t of x[i, o, t] w[o, t, j].
+
+    The tile has ``len(rows)`` rows and ``len(columns) * len(lanes)`` columns, all of it in registers: rows times
+    columns vectors must leave some of them free (AVX2 and NEON have 16 and 32, AVX-512 32). Rows of ``out`` are added
+    to one after another, so that they may overlap.
+
+    Args:
+        typing_context: numba's, not given by the caller.
+        x: fp32, flat.
+        x_at: where x[0, 0, 0] is.
+        w: fp32, flat.
+        w_at: where w[0, 0, 0] is.
+        out: fp32, flat.
+        out_at: where out[0, 0] is.
+        counts: how many o, how many t.
+        steps: from one to the next of: x's rows, x's o, x's t, w's o, w's t, out's rows.
+        rows: a tuple, for its length.
+        columns: a tuple, for its length.
+        lanes: a tuple, for its length.
+    """
+    many, across, count = len(rows), len(columns), len(lanes)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word, vector = ir.IntType(64), ir.VectorType(FLOAT, count)
+        data = [
+            context.make_array(signature.args[place])(context, builder, arguments[place]).data
+            for place in (0, 2, 4)
+        ]
+        x_begin, w_begin, out_begin = (builder.gep(data[i], [arguments[2 * i + 1]]) for i in range(3))
+        outer, inner = cgutils.unpack_tuple(builder, arguments[6], 2)
+        x_row, x_outer, x_inner, w_outer, w_inner, out_row = cgutils.unpack_tuple(builder, arguments[7], 6)
+        sums = [
+            [cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * count)) for _ in range(across)]
+            for _ in range(many)
+        ]
+        x_rows = [x_begin]
+        for _ in range(many - 1):
+            x_rows.append(builder.gep(x_rows[-1], [x_row]))
+        with cgutils.for_range(builder, outer) as first:
+            x_some, w_some = builder.mul(first.index, x_outer), builder.mul(first.index, w_outer)
+            with cgutils.for_range(builder, inner) as second:
+                x_here = builder.add(x_some, builder.mul(second.index, x_inner))
+                w_here = builder.gep(w_begin, [builder.add(w_some, builder.mul(second.index, w_inner))])
+                factors = []
+                for column in range(across):
+                    place = builder.gep(w_here, [ir.Constant(word, column * count)])
+                    factors.append(builder.load(builder.bitcast(place, vector.as_pointer()), align=4))
+                for row in range(many):
+                    value = builder.load(builder.gep(x_rows[row], [x_here]))
+                    single = builder.insert_element(
+                        ir.Constant(vector, ir.Undefined), value, ir.Constant(I32, 0)
+                    )
+                    all_alike = ir.Constant(ir.VectorType(I32, count), [0] * count)
+                    wide = builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), all_alike)
+                    for column in range(across):
+                        total = builder.load(sums[row][column])
+                        builder.store(
+                            _called("fmuladd", count, builder, [wide, factors[column], total]),
+                            sums[row][column],
+                        )
+        for row in range(many):
+            for column in range(across):
+                place = builder.gep(out_begin, [ir.Constant(word, column * count)])
+                place = builder.bitcast(place, vector.as_pointer())
+                found = builder.fadd(builder.load(place, align=4), builder.load(sums[row][column]))
+                builder.store(found, place, align=4)
+            out_begin = builder.gep(out_begin, [out_row])
+        return context.get_dummy_value()
+
+    integers = types.UniTuple(types.intp, 2), types.UniTuple(types.intp, 6)
+    return types.void(
+        x, types.intp, w, types.intp, out, types.intp, *integers, rows, columns, lanes
+    ), generate

@@ -1,0 +1,395 @@
+"""A student's layers on a CPU, group by group: one matrix product a group in place of a grouped convolution.
+
+Grouped convolutions of few channels leave most of a processor idle. Here the activations lie group by group for the
+layer that reads them, so that a layer is G products of (images * places, K) with (K, M), for K inputs and M features
+of a group; where the kernel is larger than 1 the patches of a few images at a time are gathered, as many as the cache
+holds, and their gradients scattered again. The step kernel writes the reading layer's layout.
+
+    s = x W^T,    dW = ds^T x,    dx = ds W          weights (G, M, K), K = (u, v, c); (c, u, v) for pixels
+
+Layouts: spikes (Q, G, b, h, w, c), Q blocks of b images, c channels of each of the reading layer's G groups; sums
+(Q, G, b, h, w, m), with the layer's own groups. All tensors of this module are flat, unless their name says more.
+
+Axis suffixes: B images, O output features, C channels, H height, W width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spikestill.common.vectors import vector_lanes
+from spikestill.student import narrow_kernel, step_kernel
+from spikestill.student.architectures import LayerSpec
+
+PATCH_BYTES = 1 << 20
+"""Patches of one block of images, at most: what the second-level cache holds."""
+LANES = (16, 8)
+"""How many values the kernels handle together, where the groups allow it."""
+
+NARROW = 32
+"""Features of a group up to which a library's products are slower than :mod:`narrow_kernel`."""
+
+Ints = tuple[int, ...]
+
+
+class Layout(NamedTuple):
+    """How activations lie: images of a block, groups, channels or features of a group."""
+
+    block: int
+    groups: int
+    width: int
+
+
+class LayerGeometry(NamedTuple):
+    """One layer for a number of images.
+
+    Attributes:
+        spec: kernel, stride, padding, groups.
+        images: B.
+        side: rows and columns of the input that lie there.
+        out: rows and columns of the output that are computed.
+        reads: layout of the input.
+        sums: layout of the sums.
+        writes: layout of the spikes, which is what the next layer reads.
+    """
+
+    spec: LayerSpec
+    images: int
+    side: int
+    out: int
+    reads: Layout
+    sums: Layout
+    writes: Layout
+
+    @property
+    def fan_in(self) -> int:
+        """Return K."""
+        return self.reads.width * self.spec.kernel**2
+
+    @property
+    def shape(self) -> Ints:
+        """Return (images, places of an image, features) for the step kernels."""
+        return self.images, self.out**2, self.spec.features
+
+    @property
+    def run(self) -> int:
+        """Return how many features lie side by side both in the sums and in the spikes."""
+        return math.gcd(self.sums.width, self.writes.width)
+
+
+def plan(
+    layers: Sequence[LayerSpec], channels: int, sides: Sequence[int], images: int, item_bytes: int
+) -> list[LayerGeometry]:
+    """Return the geometry of every layer.
+
+    Args:
+        layers: geometry, first to last.
+        channels: of the input.
+        sides: of the input, and of what is computed of each layer's output.
+        images: B.
+        item_bytes: of an activation.
+    """
+    blocks = []
+    for index, spec in enumerate(layers):
+        width = (layers[index - 1].features if index else channels) // spec.groups
+        patch = spec.groups * width * spec.kernel**2 * sides[index + 1] ** 2 * (item_bytes if index else 4)
+        # What has no patches wants no blocks.
+        most = images if spec.kernel == 1 and index else max(1, PATCH_BYTES // patch)
+        block = next(count for count in range(min(most, images), 0, -1) if images % count == 0)
+        blocks.append(Layout(block, spec.groups, width))
+    found = []
+    for index, spec in enumerate(layers):
+        sums = Layout(blocks[index].block, spec.groups, spec.features // spec.groups)
+        writes = blocks[index + 1] if index + 1 < len(layers) else Layout(images, 1, spec.features)
+        found.append(LayerGeometry(spec, images, sides[index], sides[index + 1], blocks[index], sums, writes))
+    return found
+
+
+def _array(tensor: Tensor) -> Any:
+    if tensor.dtype == torch.bfloat16:
+        return tensor.detach().view(torch.int16).numpy().view(np.uint16).reshape(-1)
+    return tensor.detach().numpy().reshape(-1)
+
+
+def _lanes(size: int) -> Ints:
+    return (0,) * next((count for count in LANES if size % count == 0), 1)
+
+
+def _pixel_geometry(layer: LayerGeometry) -> Ints:
+    return (layer.reads.width, layer.side, layer.out, layer.spec.kernel, layer.spec.stride, layer.spec.pad)
+
+
+def _geometry(layer: LayerGeometry) -> Ints:
+    """Return what :func:`step_kernel.gather` takes: planes are the (group, image) pairs of one block."""
+    return (layer.reads.groups * layer.reads.block, *_pixel_geometry(layer))
+
+
+class _Inputs:
+    """The input of a layer as factors of its products, block by block: (G, block * places, K)."""
+
+    def __init__(self, x: Tensor, layer: LayerGeometry, dtype: torch.dtype) -> None:
+        self.x, self.layer = x, layer
+        self.rows = layer.reads.block * layer.out**2
+        self.pixels = x.dtype == torch.uint8
+        self.direct = (
+            layer.spec.kernel == 1 and layer.spec.stride == 1 and layer.spec.pad == 0 and not self.pixels
+        )
+        self.direct = self.direct and layer.side == layer.out
+        if not self.direct:
+            self.patches = torch.empty(layer.reads.groups, self.rows, layer.fan_in, dtype=dtype)
+
+    def block(self, index: int) -> Tensor:
+        """Return the factors of block ``index``; the next call may write over them."""
+        layer = self.layer
+        if self.direct:
+            return self.x.view(-1, layer.reads.groups, self.rows, layer.fan_in)[index]
+        if self.pixels:
+            step_kernel.gather_pixels(
+                _array(self.x), _array(self.patches), index * layer.reads.block, layer.reads.block,
+                _pixel_geometry(layer), _lanes(layer.spec.kernel),
+            )  # fmt: skip
+        else:
+            size = layer.reads.groups * layer.reads.block * layer.side**2 * layer.reads.width
+            step_kernel.gather(
+                _array(self.x),
+                index * size,
+                _array(self.patches),
+                _geometry(layer),
+                _lanes(layer.reads.width),
+            )
+        return self.patches
+
+
+def is_narrow(layer: LayerGeometry, x: Tensor) -> bool:
+    """Return True where :mod:`narrow_kernel` computes the layer: few features a group, larger kernels than 1.
+
+    It multiplies in fp32: where spikes are bf16, a library's products of that format are as fast.
+    """
+    if x.dtype not in (torch.uint8, torch.float32):
+        return False
+    width, run = layer.sums.width, layer.reads.width * layer.spec.kernel
+    return layer.spec.kernel > 1 and layer.out > 2 and width <= NARROW and width % 8 == 0 and run % 8 == 0
+
+
+def _narrow_layout(layer: LayerGeometry) -> Ints:
+    return layer.images // layer.reads.block, layer.reads.groups, layer.reads.block
+
+
+def _narrow_sums(x: Tensor, weight_GMK: Tensor, layer: LayerGeometry) -> Tensor:
+    out, width = layer.out, layer.sums.width
+    s = torch.empty(layer.images * out**2 * layer.spec.features, dtype=weight_GMK.dtype)
+    weight_GKM = weight_GMK.float().transpose(1, 2).contiguous()
+    found, geometry = _array(s), _pixel_geometry(layer)
+    tile = narrow_kernel.tile(out, width, vector_lanes())
+    if x.dtype == torch.uint8:
+        narrow_kernel.pixel_sums(_array(x), _array(weight_GKM), found, layer.images, geometry, width, tile)
+        return s
+    lanes = _lanes(math.gcd(layer.reads.width, width))
+    narrow_kernel.sums(
+        _array(x), _array(weight_GKM), found, _narrow_layout(layer), geometry, width, tile, lanes
+    )
+    return s
+
+
+def _narrow_gradient(
+    x: Tensor, ds: Tensor, weight_GMK: Tensor, layer: LayerGeometry
+) -> tuple[Tensor | None, Tensor]:
+    out, width, run = layer.out, layer.sums.width, layer.reads.width * layer.spec.kernel
+    groups, geometry = layer.reads.groups, _pixel_geometry(layer)
+    dw_GKM = torch.zeros(groups, layer.fan_in, width)
+    if x.dtype == torch.uint8:
+        tile = narrow_kernel.tile(layer.spec.kernel, width, vector_lanes())
+        narrow_kernel.pixel_gradients(
+            _array(x), _array(ds), _array(dw_GKM), layer.images, geometry, width, tile, _lanes(width)
+        )
+        return None, dw_GKM.transpose(1, 2)
+    tiles = (narrow_kernel.tile(run, width, vector_lanes()), narrow_kernel.tile(out, run, vector_lanes()))
+    dx = torch.empty(x.shape, dtype=ds.dtype)
+    narrow_kernel.gradients(
+        _array(x), _array(ds), _array(weight_GMK.float().contiguous()), _array(dx), _array(dw_GKM),
+        _narrow_layout(layer), geometry, width, *tiles, _lanes(math.gcd(layer.reads.width, width)),
+    )  # fmt: skip
+    return dx, dw_GKM.transpose(1, 2)
+
+
+def sums(x: Tensor, weight_GMK: Tensor, layer: LayerGeometry) -> Tensor:
+    """Return the sums s of a layer, in its layout.
+
+    Args:
+        x: spikes in the layout that the layer reads, or uint8 pixels (B, C, H, W).
+        weight_GMK: in the format of the products.
+        layer: the geometry.
+    """
+    if is_narrow(layer, x):
+        return _narrow_sums(x, weight_GMK, layer)
+    inputs = _Inputs(x, layer, weight_GMK.dtype)
+    blocks = layer.images // layer.reads.block
+    s = torch.empty(blocks, layer.sums.groups, inputs.rows, layer.sums.width, dtype=weight_GMK.dtype)
+    for index in range(blocks):
+        torch.bmm(inputs.block(index), weight_GMK.transpose(1, 2), out=s[index])
+    return s.view(-1)
+
+
+def sums_gradient(
+    x: Tensor, ds: Tensor, weight_GMK: Tensor, layer: LayerGeometry, wants_dx: bool
+) -> tuple[Tensor | None, Tensor]:
+    """Return (dx in the layout of x, where wanted; dW (G, M, K) in fp32) of :func:`sums`."""
+    if is_narrow(layer, x):
+        return _narrow_gradient(x, ds, weight_GMK, layer)
+    inputs = _Inputs(x, layer, ds.dtype)
+    blocks = layer.images // layer.reads.block
+    ds_QGNM = ds.view(blocks, layer.sums.groups, inputs.rows, layer.sums.width)
+    dw = torch.zeros(weight_GMK.shape)
+    dx = torch.empty(x.shape, dtype=ds.dtype) if wants_dx else None
+    for index in range(blocks):
+        factor, ds_GNM = inputs.block(index), ds_QGNM[index]
+        if ds.dtype == torch.float32:
+            dw.baddbmm_(ds_GNM.transpose(1, 2), factor)
+        else:
+            dw += torch.bmm(ds_GNM.transpose(1, 2), factor)
+        if dx is None:
+            continue
+        if inputs.direct:
+            torch.bmm(ds_GNM, weight_GMK, out=dx.view(blocks, layer.reads.groups, inputs.rows, -1)[index])
+            continue
+        patches = torch.bmm(ds_GNM, weight_GMK)
+        size = layer.reads.groups * layer.reads.block * layer.side**2 * layer.reads.width
+        step_kernel.scatter(
+            _array(patches), _array(dx), index * size, _geometry(layer), _lanes(layer.reads.width)
+        )
+    return dx, dw
+
+
+def normalised_step(
+    s: Tensor,
+    affine_2O: Tensor,
+    running_2O: Tensor | None,
+    layer: LayerGeometry,
+    keep: bool,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Return (spikes in the layout that the layer writes, spikes (B, H, W, O) where ``keep``, the normalisation).
+
+    Args:
+        s: sums.
+        affine_2O: gamma and beta.
+        running_2O: mean and variance to normalise with; None: the batch's.
+        layer: the geometry.
+        keep: see above.
+        dtype: of the spikes.
+    """
+    y, normal_7O = torch.empty(s.shape, dtype=dtype), torch.empty(7, layer.spec.features)
+    plain = torch.empty(s.shape, dtype=dtype) if keep else None
+    step_kernel.normalised_step(
+        _array(s), affine_2O.numpy(), (affine_2O if running_2O is None else running_2O).numpy(),
+        running_2O is not None, _array(y), _array(y if plain is None else plain), keep, normal_7O.numpy(),
+        layer.shape, tuple(layer.sums), tuple(layer.writes), _lanes(layer.run),
+    )  # fmt: skip
+    return y, plain, normal_7O
+
+
+def step_gradient(
+    s: Tensor, dy: Tensor, dy_plain: Tensor | None, normal_7O: Tensor, penalty: float, layer: LayerGeometry
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (ds in the layout of s and the format of dy, sum dx, sum dx n), see :func:`quantise.step_gradient`.
+
+    Args:
+        s: sums.
+        dy: gradient of the spikes in the layout that the layer writes.
+        dy_plain: another one, channels last.
+        normal_7O: the normalisation.
+        penalty: added to every dy.
+        layer: the geometry.
+    """
+    ds, sums_2O = torch.empty(s.shape, dtype=dy.dtype), torch.empty(2, layer.spec.features)
+    step_kernel.step_gradient(
+        _array(s), _array(dy), _array(dy if dy_plain is None else dy_plain), dy_plain is not None, normal_7O.numpy(),
+        np.float32(penalty), _array(ds), sums_2O.numpy(), layer.shape, tuple(layer.sums), tuple(layer.writes),
+        _lanes(layer.run),
+    )  # fmt: skip
+    return ds, sums_2O[0], sums_2O[1]
+
+
+class GroupedLayer(torch.autograd.Function):
+    """One layer: products, normalisation and step; :class:`quantise.NormalisedStep` has the mathematics.
+
+    forward(x, weight (O, C, k, k), gamma, beta, mean, variance, penalty, geometry, keep, dtype) -> (spikes in the
+    layout that the next layer reads, spikes (B, H, W, O) where ``keep``, the batch's mean (O,) and variance (O,)).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight_OCUV: Tensor,
+        gamma_O: Tensor,
+        beta_O: Tensor,
+        mean_O: Tensor | None,
+        variance_O: Tensor | None,
+        penalty: float,
+        layer: LayerGeometry,
+        keep: bool,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """Return spikes and the batch's statistics."""
+        weight_GMK = _by_group(weight_OCUV, layer, x.dtype == torch.uint8)
+        s = sums(x, weight_GMK, layer)
+        running = None if mean_O is None or variance_O is None else torch.stack([mean_O, variance_O])
+        y, plain, normal = normalised_step(s, torch.stack([gamma_O, beta_O]), running, layer, keep, dtype)
+        if plain is not None:
+            plain = plain.view(layer.images, layer.out, layer.out, layer.spec.features)
+        batch_mean, batch_variance = normal[0].clone(), normal[2].clone()
+        ctx.save_for_backward(x, s, weight_OCUV, normal)
+        ctx.penalty, ctx.layer = penalty, layer
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(batch_mean, batch_variance)
+        return y, plain, batch_mean, batch_variance
+
+    @staticmethod
+    def backward(
+        ctx: Any, dy: Tensor | None, dy_plain: Tensor | None, _mean: Tensor, _variance: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        """Return the gradients of x, weight, gamma and beta."""
+        x, s, weight_OCUV, normal = ctx.saved_tensors
+        layer: LayerGeometry = ctx.layer
+        if dy is None:
+            dtype = s.dtype if dy_plain is None else dy_plain.dtype
+            dy = torch.zeros(s.shape, dtype=dtype)
+        if dy_plain is not None:
+            dy_plain = dy_plain.contiguous()
+        ds, dx, dx_normal = step_gradient(
+            s, dy.contiguous(), dy_plain, normal, ctx.penalty / s.numel(), layer
+        )
+        batch_mean, scale, mean, deviation = normal[0], normal[1], normal[5], normal[6]
+        # sum dx (s - m) / d, from the sums over the batch's own normalised values.
+        dgamma = (dx_normal / scale + dx * (batch_mean - mean)) * deviation
+        pixels = x.dtype == torch.uint8
+        weight_GMK = _by_group(weight_OCUV, layer, pixels)
+        dinput, dw = sums_gradient(x, ds, weight_GMK, layer, not pixels)
+        kernel = layer.spec.kernel
+        if pixels:
+            dweight = dw.reshape(weight_OCUV.shape)
+        else:
+            dweight = dw.reshape(layer.spec.features, kernel, kernel, layer.reads.width).permute(0, 3, 1, 2)
+        return dinput, dweight, dgamma, dx, None, None, None, None, None, None
+
+
+def _by_group(weight_OCUV: Tensor, layer: LayerGeometry, pixels: bool) -> Tensor:
+    """Return the weights as (G, M, K), without copying where they lie in K's order."""
+    ordered = weight_OCUV if pixels else weight_OCUV.permute(0, 2, 3, 1)
+    return ordered.reshape(layer.sums.groups, layer.sums.width, layer.fan_in)
+
+
+def requantise(shadow: Tensor, ternary: Tensor, hysteresis: float) -> None:
+    """Clip fp32 shadow weights to [-1, 1] and renew ``ternary``, in place: what :func:`quantise.ternarise` gives."""
+    outside, inside = np.float32(0.5 + hysteresis), np.float32(0.5 - hysteresis)
+    if hysteresis:
+        # A weight keeps its value down to this limit, exclusive.
+        inside = np.nextafter(inside, np.float32(1.0))
+    step_kernel.requantise(_array(shadow), _array(ternary), (float(outside), float(inside)))

@@ -1,0 +1,162 @@
+"""The CPU's kernels beside PyTorch's own operations."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from spikestill.common.vectors import add_products, vector_lanes
+from spikestill.student import grouped, narrow_kernel, quantise
+from spikestill.student.architectures import ARCHITECTURES, LayerSpec, architecture, centred
+from spikestill.student.network import StudentNetwork
+
+AVX2 = {
+    "NUMBA_CPU_NAME": "znver3",
+    "NUMBA_CPU_FEATURES": "+avx,+avx2,+bmi,+bmi2,+cmov,+cx16,+cx8,+f16c,+fma,+fxsr,+lzcnt,+mmx,+movbe,+popcnt,"
+    "+sse,+sse2,+sse3,+sse4.1,+sse4.2,+ssse3,+xsave",
+    "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+}  # fmt: skip
+SMALL = (LayerSpec(16, 8, 8, 0, 1), LayerSpec(32, 3, 2, 1, 2), LayerSpec(24, 5, 1, 0, 4))
+# Runs of one lane, of eight and of sixteen; a first layer that pads, strides that leave pixels unread.
+ODD = (
+    LayerSpec(8, 7, 5, 2, 1),
+    LayerSpec(24, 4, 3, 1, 2),
+    LayerSpec(18, 2, 1, 1, 3),
+    LayerSpec(10, 1, 1, 0, 2),
+)
+
+
+def made(layers, dtype, actions=3):
+    """Return a network whose thresholds lie between two sums, and stacks."""
+    generator = torch.Generator().manual_seed(0)
+    network = StudentNetwork(layers, actions, dtype=dtype, seed=1)
+    for layer in network.ternary_layers():
+        layer.mu.uniform_(0.1, 0.4, generator=generator)
+        layer.variance.uniform_(1.0, 3.0, generator=generator)
+        with torch.no_grad():
+            layer.gamma.uniform_(0.2, 1.0, generator=generator)
+    stacks = torch.randint(0, 256, (8, 4, 84, 84), dtype=torch.uint8, generator=generator)
+    return network, stacks
+
+
+def trained_once(network, stacks, way, kept, penalty=0.5, renormalise=True):
+    """Return votes, statistics, spikes and all gradients of one way to propagate."""
+    weights = network.working_weights()
+    rates, statistics, spikes = getattr(network, way)(stacks, weights, renormalise, penalty, kept)
+    generator = torch.Generator().manual_seed(2)
+    loss = (rates * torch.randn(rates.shape, generator=generator)).sum()
+    for index in sorted(kept):
+        loss = loss + (spikes[index].float() * torch.randn(spikes[index].shape, generator=generator)).mean()
+    layers = network.ternary_layers()
+    leaves = [*weights, *(layer.gamma for layer in layers), *(layer.beta for layer in layers)]
+    return rates, statistics, spikes, torch.autograd.grad(loss, leaves)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "layers", [SMALL, ODD, centred(architecture("1chip"), 84)], ids=["small", "odd", "1chip"]
+)
+def test_group_by_group_is_what_convolutions_give(layers, dtype):
+    network, stacks = made(layers, dtype)
+    kept = (0, len(layers) - 2, len(layers) - 1)
+    ours = trained_once(network, stacks, "_group_by_group", kept)
+    theirs = trained_once(network, stacks, "_by_convolutions", kept)
+    torch.testing.assert_close(ours[0], theirs[0])
+    for found, expected in zip(ours[1], theirs[1], strict=True):
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert ours[2].keys() == theirs[2].keys()
+    for index in kept:
+        assert torch.equal(ours[2][index], theirs[2][index])
+    for found, expected in zip(ours[3], theirs[3], strict=True):
+        error = (found.float() - expected.float()).norm() / expected.float().norm()
+        assert error < (2e-2 if dtype == torch.bfloat16 else 2e-3)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_grouped_pass_of_every_table_1_net_is_exact(name):
+    network, stacks = made(architecture(name), torch.float32)
+    with torch.no_grad():
+        weights = network.working_weights()
+        *_, ours = network._group_by_group(stacks[:1], weights, True, 0.0, range(len(weights)))
+        *_, theirs = network._by_convolutions(stacks[:1], weights, True, 0.0, range(len(weights)))
+    for index in theirs:
+        assert torch.equal(ours[index], theirs[index]), index
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_batchs_own_statistics_normalise_as_the_plain_formulas(dtype):
+    """One layer, from the sums on."""
+    layer = grouped.plan([LayerSpec(32, 1, 1, 0, 2)], 16, [5, 5], 6, 4)[0]
+    generator = torch.Generator().manual_seed(0)
+    s = torch.randint(-60, 60, (6, 5, 5, 2, 16), generator=generator).to(dtype)
+    dy = torch.randn((6, 5, 5, 2, 16), generator=generator).to(dtype)
+    plain_s, plain_dy = s.reshape(-1, 32), dy.reshape(-1, 32)
+    laid_out = s.reshape(1, 150, 2, 16).permute(0, 2, 1, 3).contiguous().view(-1)
+    affine = torch.stack([torch.rand(32, generator=generator), torch.randn(32, generator=generator) * 0.2])
+    y, plain, normal = grouped.normalised_step(laid_out, affine, None, layer, True, dtype)
+    variance, mean = quantise.statistics(plain_s)
+    torch.testing.assert_close(normal[0], mean)
+    torch.testing.assert_close(normal[2], variance)
+    assert plain is not None
+    assert torch.equal(plain.view(-1, 32), quantise.fire(plain_s, normal[3], normal[4]))
+    assert torch.equal(y, plain)
+    found = grouped.step_gradient(laid_out, dy.view(-1), None, normal, 0.01, layer)
+    mu, scale, _, slope, offset, *_ = normal
+    expected = quantise.step_gradient(plain_s, plain_dy, mu, scale, slope, offset, 0.01)
+    ds = found[0].view(2, 150, 16).permute(1, 0, 2).reshape(-1, 32)
+    for one, other in zip((ds, *found[1:]), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2 if dtype == torch.bfloat16 else 1e-4, atol=1e-3)
+
+
+def test_statistics_survive_a_mean_far_above_the_spread():
+    layer = grouped.plan([LayerSpec(5, 1, 1, 0, 1)], 5, [10, 10], 50, 4)[0]
+    s = 30_000.0 + torch.randint(-3, 4, (5000, 5), generator=torch.Generator().manual_seed(0)).float()
+    _, _, normal = grouped.normalised_step(s.view(-1), torch.ones(2, 5), None, layer, False, torch.float32)
+    expected_variance, expected_mu = torch.var_mean(s.double(), dim=0, correction=0)
+    torch.testing.assert_close(normal[2].double(), expected_variance, rtol=1e-4, atol=0)
+    torch.testing.assert_close(normal[0].double(), expected_mu, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_a_tile_of_products_is_the_matrix_product(lanes):
+    from numba import njit
+
+    @njit
+    def product(x, w, out, counts, steps, rows, columns, lanes):
+        add_products(x, 0, w, 0, out, 0, counts, steps, rows, columns, lanes)
+
+    rng = np.random.default_rng(0)
+    x, w = (
+        rng.normal(size=(4, 2, 5)).astype(np.float32),
+        rng.normal(size=(2, 5, 2 * lanes)).astype(np.float32),
+    )
+    out = np.ones((4, 2 * lanes), np.float32)
+    steps = (10, 5, 1, 10 * lanes, 2 * lanes, 2 * lanes)
+    product(x.reshape(-1), w.reshape(-1), out.reshape(-1), (2, 5), steps, (0,) * 4, (0,) * 2, (0,) * lanes)
+    np.testing.assert_allclose(out, 1 + np.einsum("iot,otj->ij", x, w), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("width", [8, 16])
+@pytest.mark.parametrize(("rows", "columns"), [(8, 16), (18, 32), (24, 16), (3, 8), (40, 128), (9, 24)])
+def test_tiles_leave_registers_free(rows, columns, width):
+    tile = narrow_kernel.tile(rows, columns, width)
+    many, across, lanes = (len(part) for part in tile)
+    assert columns % (across * lanes) == 0
+    assert many <= rows
+    assert many * across <= (16 if width == 16 else 12)
+
+
+def test_the_kernels_are_right_on_a_processor_with_avx2_only():
+    """Once more what a student of Table 1 needs, compiled for a Zen 3: no AVX-512, no bf16 products."""
+    if vector_lanes() == 8:
+        pytest.skip("this processor is one, and has just done it")
+    names = "(test_group_by_group and 1chip and dtype0) or test_a_tile"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", names, __file__],
+        env=os.environ | AVX2, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]

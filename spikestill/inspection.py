@@ -6,9 +6,10 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from spikestill.common.atomic import write_text
 from spikestill.common.errors import UserError
@@ -16,6 +17,9 @@ from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult
 from spikestill.configs.pipeline import InspectConfig
 from spikestill.run_folder import HEADER_BYTES, entries, game_of
+
+if TYPE_CHECKING:
+    from spikestill.dataset.format import Header, Steps
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 FRAMES = 12
@@ -231,16 +235,6 @@ def _buffer(path: Path) -> Contents:
     with BufferFile(path) as file:
         header, steps, rows = file.header, file.steps, file.rows
     valid = steps.valid
-    played = np.bincount(steps.action[valid], minlength=header.actions)
-    actions = [
-        {
-            "action": name,
-            "played": int(count),
-            "best": int((steps.q_values[valid].argmax(axis=1) == index).sum()),
-            "mean_q": float(steps.q_values[valid][:, index].mean()) if valid.any() else None,
-        }
-        for index, (name, count) in enumerate(zip(header.action_names, played, strict=True))
-    ]
     figures = {
         "game": header.game,
         "streams": header.streams,
@@ -249,12 +243,16 @@ def _buffer(path: Path) -> Contents:
         "sessions": len(header.sessions),
         "games": int((steps.terminated | steps.truncated).sum()),
         "reward": float(steps.reward[valid].sum()),
-        "actions": actions,
+        "actions": _actions(header, steps),
     }
+    if header.version > 1:
+        figures["observations"] = [_column(f.name, steps.observations[f.name][valid]) for f in header.fields]
 
     def pictures() -> list[tuple[str, str]]:
         from spikestill.dataset.reader import BufferReader
 
+        if header.version > 1:
+            return []
         with BufferReader(path, memory=0) as reader:
             indices = np.linspace(0, len(reader) - 1, FRAMES).astype(np.int64)
             newest = reader.stacks(indices)[:, -1]
@@ -262,6 +260,35 @@ def _buffer(path: Path) -> Contents:
         return [(f"{FRAMES} frames, evenly spread over the buffer", png_uri(sheet))]
 
     return Contents("buffer", figures, header.provenance, pictures)
+
+
+def _actions(header: Header, steps: Steps) -> list[dict[str, Any]]:
+    """Return a row for each discrete action, or for each number of a continuous one."""
+    valid = steps.valid
+    if header.box is not None:
+        numbers = zip(steps.action[valid].T, header.box.low, header.box.high, strict=True)
+        return [
+            _column(str(index), values) | {"bounds": f"{low:g}..{high:g}"}
+            for index, (values, low, high) in enumerate(numbers)
+        ]
+    played = np.bincount(steps.action[valid], minlength=header.actions)
+    best = np.bincount(steps.q_values[valid].argmax(axis=1), minlength=header.actions)
+    return [
+        {
+            "action": name,
+            "played": int(played[index]),
+            "best": int(best[index]),
+            "mean_q": float(steps.q_values[valid][:, index].mean()) if valid.any() else None,
+        }
+        for index, name in enumerate(header.action_names)
+    ]
+
+
+def _column(name: str, values: npt.NDArray[Any]) -> dict[str, Any]:
+    """Return what there is to say of numbers."""
+    functions: dict[str, Callable[..., Any]] = {"lowest": np.min, "mean": np.mean, "highest": np.max}
+    known = {key: float(function(values)) if values.size else None for key, function in functions.items()}
+    return {"name": name, "shape": list(values.shape[1:]), **known}
 
 
 def write_page(config: InspectConfig, contents: Contents) -> None:

@@ -51,6 +51,14 @@ class HardwareSpec:
     """Chips in x."""
     chips_y: int = 1
     """Chips in y."""
+    synapse_bytes: int | None = None
+    """Memory of a core for its synapses, bytes; None: it has a crossbar."""
+    synapse_bits: int | None = None
+    """Bits that a synapse takes there; None: it has a crossbar."""
+    activation_bits: int | None = None
+    """Width of what Lava's fixed-point neuron takes in from its synapses, signed, bits; None: not a target of Lava."""
+    groups_bits: int | None = None
+    """Width of a convolution's number of groups in Lava, signed, bits; None: not a target of Lava."""
 
     @property
     def cores_per_chip(self) -> int:
@@ -78,6 +86,13 @@ class HardwareSpec:
         return self.axons // 2
 
 
+LOIHI: dict[str, Any] = {
+    "axons": 4096, "weight_bits": 8, "leak_bits": 13, "potential_bits": 23, "max_delay": 62,
+    "cores_x": 16, "cores_y": 8, "synapse_bytes": 128 * 1024, "synapse_bits": 16,
+    "activation_bits": 16, "groups_bits": 8,
+}  # fmt: skip
+"""What both generations have, as far as this project needs it. Source: Davies 2018; Lava 0.10.0."""
+
 PRESETS: dict[str, HardwareSpec] = {
     spec.name: spec
     for spec in (
@@ -89,9 +104,10 @@ PRESETS: dict[str, HardwareSpec] = {
         HardwareSpec(name="ranc", potential_bits=9, min_delay=1, max_delay=15, max_offset=255),
         # Our own gates (deploy/rtl): 16 bits name a core, and there is no way between cores that could be too long.
         HardwareSpec(name="gates", cores_x=256, cores_y=256),
-        # Loihi's cores are not crossbars: these give the mapper's and the partition estimate's limits.
-        HardwareSpec(name="loihi", axons=4096, neurons=1024, cores_x=16, cores_y=8, max_delay=62),
-        HardwareSpec(name="loihi2", axons=4096, neurons=8192, cores_x=16, cores_y=8, max_delay=62),
+        # Loihi's cores are not crossbars: these give the mapper's, the partition estimate's and netx's limits. Weights,
+        # biases (our leaks) and states are the widths of Loihi's compartments.
+        HardwareSpec(name="loihi", neurons=1024, **LOIHI),
+        HardwareSpec(name="loihi2", neurons=8192, **LOIHI),
     )
 }
 
@@ -108,3 +124,8 @@ def hardware(name: str) -> HardwareSpec:
             f"did you mean {nearest(name, list(PRESETS))!r}",
         )
     return PRESETS[name]
+
+
+def signed(bits: int) -> tuple[int, int]:
+    """Return the least and the greatest number of a signed field of ``bits`` bits."""
+    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1

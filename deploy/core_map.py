@@ -245,7 +245,7 @@ def save(core_map: CoreMap, path: Path) -> None:
             "actions": core_map.actions,
             "game": core_map.game,
             "input_shape": list(core_map.input_shape),
-            "spec": dataclasses.asdict(core_map.spec),
+            "spec": _spec_fields(core_map.spec),
             "sizes": core_map._sizes(),
             "transduction": {
                 "shape": list(layer.weight_OIHW.shape),
@@ -341,6 +341,12 @@ def _read(file: Hdf5File, path: Path) -> CoreMap:
         provenance=Provenance.from_json(attributes["provenance"]),
         **arrays,
     )
+
+
+def _spec_fields(spec: HardwareSpec) -> dict[str, Any]:
+    """Return the target's limits as the file has them: ``max_offset`` always, others where the target has them."""
+    fields = dataclasses.asdict(spec)
+    return {name: value for name, value in fields.items() if value is not None or name == "max_offset"}
 
 
 def _read_spec(fields: Mapping[str, Any]) -> HardwareSpec:

@@ -27,8 +27,6 @@ TRUENORTH_EVENT_J = 2.30e-12
 TICK_S = 1e-3
 LOIHI_SYNAPSE_J = 23.6e-12
 LOIHI_ACTIVE_J, LOIHI_INACTIVE_J = 81e-12, 52e-12
-LOIHI_SYNAPSE_BYTES = 128 * 1024
-LOIHI_SYNAPSE_BITS = 16
 
 ASSUMPTIONS = (
     "TrueNorth: 64.4 mW static for each chip at 0.8 V, 15.7 uW a core, and 2.30 pJ for each synaptic event, hops "
@@ -206,6 +204,8 @@ class LoihiLayer:
 
 def loihi_partition(net: IntegerNet, spec: HardwareSpec) -> list[LoihiLayer]:
     """Return the cores that each layer but the first needs on ``spec`` (``loihi`` or ``loihi2``)."""
+    assert spec.synapse_bytes is not None
+    assert spec.synapse_bits is not None
     shapes = [net.input_shape, *net.shapes()]
     rows = []
     for index, layer in enumerate(net.layers):
@@ -214,14 +214,14 @@ def loihi_partition(net: IntegerNet, spec: HardwareSpec) -> list[LoihiLayer]:
         neurons, sources = int(np.prod(shapes[index + 1])), int(np.prod(shapes[index]))
         nonzero = int((layer.weight_OIHW != 0).sum())
         positions = neurons // layer.features
-        kernel_bytes = nonzero * LOIHI_SYNAPSE_BITS / 8
+        kernel_bytes = nonzero * spec.synapse_bits / 8
         rows.append(
             LoihiLayer(
                 layer=index,
                 by_neurons=math.ceil(neurons / spec.neurons),
                 by_axons=math.ceil(sources / spec.axons),
-                by_memory=math.ceil(kernel_bytes * positions / LOIHI_SYNAPSE_BYTES),
-                by_memory_shared=math.ceil(kernel_bytes / LOIHI_SYNAPSE_BYTES),
+                by_memory=math.ceil(kernel_bytes * positions / spec.synapse_bytes),
+                by_memory_shared=math.ceil(kernel_bytes / spec.synapse_bytes),
             )
         )
     return rows

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.errors import UserError
-from spikestill.configs.hardware import HardwareSpec
+from spikestill.configs.hardware import HardwareSpec, signed
 from spikestill.deploy.core_map import NONE, WORD_BITS, CoreMap, load
 
 
@@ -71,30 +71,26 @@ def _first(rule: str, bad: npt.NDArray[np.bool_], say: Callable[..., str]) -> It
         yield Violation(rule, say(*where[0].tolist()), len(where))
 
 
-def _signed(bits: int) -> tuple[int, int]:
-    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-
-
 def _widths(m: CoreMap) -> Iterator[Violation]:
     """Axon types, weights, leaks and potentials fit the target's widths."""
     spec = m.spec
     if len(m.weight_Y) > spec.axon_types:
         yield Violation("axon types", f"{len(m.weight_Y)} axon types, limit {spec.axon_types}", 1)
-    low, high = _signed(spec.weight_bits)
+    low, high = signed(spec.weight_bits)
     yield from _first(
         "weight width",
         (m.weight_Y < low) | (m.weight_Y > high),
         lambda y: f"axon type {y}: weight {m.weight_Y[y]}, limit {low}..{high}",
     )
     leak = -m.theta_CN.astype(np.int64)
-    leak_low, leak_high = _signed(spec.leak_bits)
+    leak_low, leak_high = signed(spec.leak_bits)
     yield from _first(
         "leak width",
         (leak < leak_low) | (leak > leak_high),
         lambda c, n: f"core {c}, neuron {n}: leak {leak[c, n]}, limit {leak_low}..{leak_high}",
     )
     least, most = reach(m)
-    potential_low, potential_high = _signed(spec.potential_bits)
+    potential_low, potential_high = signed(spec.potential_bits)
     yield from _first(
         "potential width",
         (least + leak < potential_low) | (most + leak > potential_high),

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from spikestill.common.atomic import atomic_path, write_text
 from spikestill.common.errors import UserError
 from spikestill.common.progress import Progress
-from spikestill.configs.hardware import hardware
+from spikestill.configs.hardware import hardware, signed
 from spikestill.deploy.core_map import NONE, CoreMap
 from spikestill.deploy.exports.folder import own
 from spikestill.deploy.exports.replay import Replay
@@ -108,8 +108,7 @@ def check_fits(core_map: CoreMap) -> None:
         if not least <= value <= most:
             raise UserError(f"the core map has {value} {what}, the gates hold {least}..{most}", remedy)
     leak, potential, weight = (
-        (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
-        for bits in (GATES.leak_bits, GATES.potential_bits, GATES.weight_bits)
+        signed(bits) for bits in (GATES.leak_bits, GATES.potential_bits, GATES.weight_bits)
     )
     used, driving = core_map.used_CN, core_map.dest_core_CN != NONE
     smallest, largest = reach(core_map)

@@ -19,6 +19,7 @@ import numpy as np
 
 from spikestill.common.atomic import write_bytes
 from spikestill.common.errors import UserError
+from spikestill.configs.hardware import hardware, signed
 from spikestill.deploy.exports.replay import Replay, add_replay
 from spikestill.deploy.transduction import plan_transduction, transduce_planned
 from spikestill.student.integer_net import IntegerLayer, IntegerNet, effective_theta, sum_bound
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     import h5py
 
 FULL_DECAY = 4096
-WEIGHT_BITS, BIAS_BITS, STATE_BITS, GROUPS_BITS = 8, 13, 23, 8
-"""Signed widths: on Loihi, a synaptic weight, a bias mantissa, current and voltage; in Lava, a convolution's groups."""
+LOIHI = hardware("loihi")
 
 
 def write(net: IntegerNet, path: Path, replay: Replay | None = None) -> list[dict[str, Any]]:
@@ -85,7 +85,14 @@ def check_ranges(net: IntegerNet) -> list[dict[str, Any]]:
     Raises:
         UserError: a bias, a sum or the number of groups does not fit; layer and feature are named.
     """
-    most_groups = (1 << (GROUPS_BITS - 1)) - 1
+    assert LOIHI.groups_bits is not None
+    allowed = {
+        "weight": signed(LOIHI.weight_bits),
+        "bias": signed(LOIHI.leak_bits),
+        "state": signed(LOIHI.potential_bits),
+        "groups": (1, signed(LOIHI.groups_bits)[1]),
+    }
+    most_groups = allowed["groups"][1]
     for index, layer in enumerate(net.layers[1:], start=1):
         if layer.groups > most_groups:
             raise UserError(
@@ -98,27 +105,20 @@ def check_ranges(net: IntegerNet) -> list[dict[str, Any]]:
         if index == 0:
             continue
         bias, bound = 1 - effective_theta(layer, first=False), sum_bound(layer, first=False)
-        for field, low, high, bits in (
-            ("bias", bias, bias, BIAS_BITS),
-            ("state", bias - bound, bias + bound, STATE_BITS),
-        ):
-            limit = 1 << (bits - 1)
-            bad = np.flatnonzero((low < -limit) | (high >= limit))
+        for field, low, high in (("bias", bias, bias), ("state", bias - bound, bias + bound)):
+            least, most = allowed[field]
+            bad = np.flatnonzero((low < least) | (high > most))
             if bad.size:
                 raise UserError(
                     f"layer {index}, feature {bad[0]}: {field} {low[bad[0]]}..{high[bad[0]]}, Loihi holds "
-                    f"{-limit}..{limit - 1}",
+                    f"{least}..{most}",
                     "use more groups or a smaller kernel in that layer",
                 )
             found[field] = [min(found[field][0], int(low.min())), max(found[field][1], int(high.max()))]
-    rows: list[dict[str, Any]] = []
-    for field, width in (
-        ("weight", WEIGHT_BITS), ("bias", BIAS_BITS), ("state", STATE_BITS), ("groups", GROUPS_BITS),
-    ):  # fmt: skip
-        allowed = [-(1 << (width - 1)), (1 << (width - 1)) - 1]
-        least, most = found[field]
-        rows.append({"field": field, "low": least, "high": most, "allowed": allowed, "fits": True})
-    return rows
+    return [
+        {"field": field, "low": low, "high": high, "allowed": list(allowed[field]), "fits": True}
+        for field, (low, high) in found.items()
+    ]
 
 
 def _convolution(group: h5py.Group, layer: IntegerLayer, shape: tuple[int, int, int]) -> None:

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from spikestill.common.atomic import atomic_path, write_text
 from spikestill.common.errors import UserError
 from spikestill.common.progress import Progress
+from spikestill.configs.hardware import hardware, signed
 from spikestill.deploy.core_map import NONE, CoreMap
 from spikestill.deploy.exports.folder import own
 from spikestill.deploy.exports.replay import Replay
@@ -31,13 +32,12 @@ from spikestill.deploy.transduction import plan_transduction, transduce_planned
 from spikestill.deploy.validate import reach
 
 INPUT, CONFIG, LAYOUT = "input.json", "config.json", "layout.json"
-NUM_WEIGHTS = 4
+RANC = hardware("ranc")
 NEVER_THRESHOLD = 1
 """Positive threshold of a neuron that is not used: without connections and leak its potential stays 0."""
-RTL_POTENTIAL = (-256, 255)
-RTL_OFFSET = (-256, 255)
-RTL_AXON = (0, 255)
-SCHEDULER = (0, 14)
+RTL_POTENTIAL = signed(RANC.potential_bits)
+RTL_AXON = (0, RANC.axons - 1)
+SCHEDULER = (RANC.min_delay - 1, RANC.max_delay - 1)
 CORE_BYTES = 200_000
 """Of a core's JSON, about: the connections alone are two characters each."""
 
@@ -57,7 +57,7 @@ def write(core_map: CoreMap, replay: Replay, folder: Path) -> dict[str, Any]:
         "num_axons": core_map.spec.axons,
         "num_cores_x": int(x_C.max()) + 1,
         "num_cores_y": bus[1] + 1,
-        "num_weights": NUM_WEIGHTS,
+        "num_weights": RANC.axon_types,
         "max_tick_offset": SCHEDULER[1] + 2,
         "neuron_reset_type": 0,
         "neuron_block_trace_verbosity": 0,
@@ -127,6 +127,8 @@ def check_ranges(core_map: CoreMap) -> list[dict[str, Any]]:
     Raises:
         UserError: leak, potential, offset, axon or delay does not fit; the first offender is named.
     """
+    assert RANC.max_offset is not None
+    offset = (-RANC.max_offset - 1, RANC.max_offset)
     used = core_map.used_CN
     driving = core_map.dest_core_CN != NONE
     smallest, largest = reach(core_map)
@@ -145,8 +147,8 @@ def check_ranges(core_map: CoreMap) -> list[dict[str, Any]]:
     for field, low, high, mask, allowed in (
         ("leak", leak, leak, used, RTL_POTENTIAL),
         ("potential", least, most, used, RTL_POTENTIAL),
-        ("dx", dx, dx, driving | voting, RTL_OFFSET),
-        ("dy", dy, dy, driving | voting, RTL_OFFSET),
+        ("dx", dx, dx, driving | voting, offset),
+        ("dy", dy, dy, driving | voting, offset),
         ("destination_axon", core_map.dest_axon_CN, core_map.dest_axon_CN, driving, RTL_AXON),
         ("destination_tick", tick, tick, driving, SCHEDULER),
     ):
@@ -223,7 +225,7 @@ def _cores(
 ) -> Iterator[str]:
     """Yield each core as JSON."""
     axons = core_map.spec.axons
-    weights = json.dumps([*core_map.weight_Y.tolist(), *[0] * (NUM_WEIGHTS - len(core_map.weight_Y))])
+    weights = json.dumps([*core_map.weight_Y.tolist(), *[0] * (RANC.axon_types - len(core_map.weight_Y))])
     head = f'{{"reset_potential": 0, "weights": {weights}, "leak": '
     tail = ', "current_potential": 0, "reset_mode": 0}'
     idle = (

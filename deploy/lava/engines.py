@@ -5,11 +5,8 @@ This module imports Lava; only ``deploy/lava/host.py`` may import it, once the s
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 import numpy.typing as npt
-from lava.magma.core.process.process import AbstractProcess
 from lava.magma.core.run_conditions import RunContinuous, RunSteps
 from lava.magma.core.run_configs import Loihi2HwCfg, Loihi2SimCfg, RunConfig
 from lava.magma.runtime.runtime import Runtime
@@ -21,23 +18,6 @@ from spikestill.deploy.lava.processes.fused_net import FusedNet
 from spikestill.student.integer_net import IntegerNet
 
 STEPS_PER_RUN = 16
-
-
-class Engine(Protocol):
-    """A graph of Lava Processes, and the exchange of one request for one answer.
-
-    An engine waits for Lava on its output ports only, never in a blocking run: where a model raises, a
-    blocking run joins the other Processes, which may never end, and reads the exception away from the guard.
-    """
-
-    process: AbstractProcess
-    run_config: RunConfig
-
-    def start(self, runtime: Runtime) -> None:
-        """Begin to run; called once, after the runtime is initialised."""
-
-    def exchange(self, request: bytes) -> bytes:
-        """Return the answer to ``request``."""
 
 
 class FusedEngine:

@@ -8,16 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.deploy.lava.session import LavaSession
+from spikestill.deploy.lava.wire import pack_stack
 from spikestill.student.integer_net import IntegerNet, check_stack
-
-PIXELS_PER_WORD = 4
-
-
-def pack_stack(stack_CHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:
-    """Return a stack as int32 words of four pixels each, flat in C order, zeros after the last pixel."""
-    flat = np.ascontiguousarray(stack_CHW).reshape(-1)
-    filler = np.zeros(-flat.size % PIXELS_PER_WORD, np.uint8)
-    return np.concatenate([flat, filler]).view(np.int32)
 
 
 class FusedLava:

@@ -5,9 +5,7 @@ or parallel numba cannot be forked safely, importing Lava changes the start meth
 and a model that raises leaves Lava's caller waiting for ever. So Lava gets an interpreter of its own, which
 uses none of these, and in which a guard thread watches every Process.
 
-Messages, over one socket: the session sends the pickled argument of the engine, then requests; the host
-sends a tag and a body: READY with the names of its shared memory (JSON), ANSWER, or FAILED with what
-happened (UTF-8), after which it is gone. End of file on the socket means: stop.
+What passes over their one socket is in ``wire.py``.
 """
 
 from __future__ import annotations
@@ -21,14 +19,11 @@ import threading
 import time
 import traceback
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spikestill.common.errors import UserError
+from spikestill.deploy.lava.wire import ANSWER, FAILED, READY, Engine
 
-if TYPE_CHECKING:
-    from spikestill.deploy.lava.engines import Engine
-
-READY, ANSWER, FAILED = b"R", b"A", b"F"
 STOP_GRACE_S = 3.0
 GUARD_PERIOD_S = 0.5
 MODEL_GRACE_S = 1.0

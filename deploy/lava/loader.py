@@ -1,9 +1,10 @@
-"""Makes Lava 0.10.0 importable on Python 3.10-3.13, and says what is missing where it is not.
+"""Makes Lava 0.10.0 importable on Python 3.10-3.13 and right on NumPy 2, and says what is missing where it is not.
 
 Lava's last release has a dataclass, ``lava.magma.compiler.var_model.ByteEncoder``, whose instances are
 field defaults of other dataclasses. Python 3.11 and later refuse defaults that cannot be hashed, so the
-class must be declared ``@dataclass(unsafe_hash=True)``. The shim changes that one line of the module's
-source while it is imported; the installed files stay as they are.
+class must be declared ``@dataclass(unsafe_hash=True)``. And ``lava.proc.conv.utils`` takes a number of channels modulo
+the groups, an int8: NumPy 2 refuses that above 127 channels. The shim changes these lines of the two modules' sources
+while they are imported; the installed files stay as they are.
 """
 
 from __future__ import annotations
@@ -24,9 +25,17 @@ from spikestill.common.extras import EXTRAS, LAVA_VERSION
 INSTALL_COMMAND = EXTRAS["lava"].install
 LAVA_NEEDS = ("networkx", "asteval", "scipy")
 LOIHI_COMPILER = "magma/compiler/subcompilers/nc"
-PATCHED_MODULE = "lava.magma.compiler.var_model"
-UNHASHABLE = "@dataclass\nclass ByteEncoder:"
-HASHABLE = "@dataclass(unsafe_hash=True)\nclass ByteEncoder:"
+PATCHES = {
+    "lava.magma.compiler.var_model": (
+        "@dataclass\nclass ByteEncoder:",
+        "@dataclass(unsafe_hash=True)\nclass ByteEncoder:",
+    ),
+    "lava.proc.conv.utils": (
+        "    if input_.shape[-1] % groups != 0:",
+        "    groups = int(groups)\n    if input_.shape[-1] % groups != 0:",
+    ),
+}
+"""Module to (what its source has once, what stands there instead)."""
 
 
 def available() -> str | None:
@@ -66,42 +75,43 @@ def require_loihi2() -> None:
         )
 
 
-def patched_source(source: str) -> str:
-    """Return the source of ``lava.magma.compiler.var_model`` with ``ByteEncoder`` made hashable.
+def patched_source(module: str, source: str) -> str:
+    """Return the source of ``module``, one of :data:`PATCHES`, with its change.
 
     Raises:
-        ImportError: the line to change is not there exactly once.
+        ImportError: what is to be changed is not there exactly once.
     """
-    if source.count(UNHASHABLE) != 1:
+    before, after = PATCHES[module]
+    if source.count(before) != 1:
         raise ImportError(
-            f"{PATCHED_MODULE}: found {source.count(UNHASHABLE)} times what the shim changes, expected once; "
+            f"{module}: found {source.count(before)} times what the shim changes, expected once; "
             f"reinstall with `{INSTALL_COMMAND}`"
         )
-    return source.replace(UNHASHABLE, HASHABLE)
+    return source.replace(before, after)
 
 
-class _HashableLoader(SourceFileLoader):
+class _PatchingLoader(SourceFileLoader):
     """Compiles the patched source afresh, past any cached byte code of the unpatched one."""
 
     def get_code(self, fullname: str) -> types.CodeType:
         path = self.get_filename(fullname)
-        source = self.get_data(path).decode()
-        return compile(patched_source(source.replace("\r\n", "\n")), path, "exec", dont_inherit=True)
+        source = self.get_data(path).decode().replace("\r\n", "\n")
+        return compile(patched_source(fullname, source), path, "exec", dont_inherit=True)
 
 
-class _HashableFinder(MetaPathFinder):
-    """Finds the one module that needs the change; every other name is left to the finders after it."""
+class _PatchingFinder(MetaPathFinder):
+    """Finds the modules that need a change; every other name is left to the finders after it."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != PATCHED_MODULE:
+        if fullname not in PATCHES:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or spec.origin is None:
             return None
         return importlib.util.spec_from_file_location(
-            fullname, spec.origin, loader=_HashableLoader(fullname, spec.origin)
+            fullname, spec.origin, loader=_PatchingLoader(fullname, spec.origin)
         )
 
 
@@ -115,5 +125,5 @@ def install_shim() -> None:
         UserError: Lava is absent or of another version.
     """
     require()
-    if not any(isinstance(finder, _HashableFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _HashableFinder())
+    if not any(isinstance(finder, _PatchingFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _PatchingFinder())

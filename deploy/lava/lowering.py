@@ -18,10 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.errors import UserError
+from spikestill.configs.hardware import hardware, signed
 from spikestill.student.integer_net import IntegerLayer, effective_theta
 
-# LIF takes its activation as int16 and shifts it left by 6: |a| 2**6 < 2**15.
-MAX_FAN_IN = 2**9 - 1
+LOIHI = hardware("loihi")
+assert LOIHI.activation_bits is not None
+BIAS_EXP = 6
+"""LIF shifts its activation left by so many bits, as it does the bias."""
+MAX_FAN_IN = signed(LOIHI.activation_bits - BIAS_EXP)[1]
+"""|a| 2**6 must stay within the activation's width."""
 
 
 def synapses(layer: IntegerLayer, shape_CHW: tuple[int, int, int]) -> Any:

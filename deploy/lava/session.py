@@ -24,8 +24,8 @@ from types import TracebackType
 from typing import IO, Any
 
 from spikestill.common.errors import BackendError
-from spikestill.deploy.lava.host import ANSWER, FAILED, READY
 from spikestill.deploy.lava.loader import require
+from spikestill.deploy.lava.wire import ANSWER, FAILED, READY
 
 START_TIMEOUT_S = 180.0
 EXIT_GRACE_S = 5.0

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from numba import njit, prange
 
-from spikestill.deploy.lava.fused import FusedLava, pack_stack
+from spikestill.deploy.lava.fused import FusedLava
 from spikestill.deploy.lava.session import LavaError
+from spikestill.deploy.lava.wire import pack_stack
 from spikestill.student.architectures import LayerSpec
 from spikestill.student.integer_net import IntegerNet, count_votes, naive_forward
 from tests.nets import random_net, random_stack, table1_net

@@ -5,10 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from spikestill.deploy.lava.loader import INSTALL_COMMAND, available, patched_source
 
+VAR_MODEL = "lava.magma.compiler.var_model"
 ROOT = Path(__file__).resolve().parents[2]
 WITHOUT_PACKAGES = """
 import json, sys
@@ -35,13 +37,14 @@ def run(script: str, *flags: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_shim_changes_the_one_line_it_is_for():
     source = "x = 1\n\n\n@dataclass\nclass ByteEncoder:\n    base: int = 0\n"
-    assert patched_source(source) == source.replace("@dataclass\n", "@dataclass(unsafe_hash=True)\n")
+    patched = patched_source(VAR_MODEL, source)
+    assert patched == source.replace("@dataclass\n", "@dataclass(unsafe_hash=True)\n")
 
 
 @pytest.mark.parametrize("source", ["", "@dataclass\nclass Other:\n", "@dataclass\nclass ByteEncoder:\n" * 2])
 def test_a_foreign_source_is_refused_with_the_install_command(source):
     with pytest.raises(ImportError, match=f"found {source.count('ByteEncoder')} times") as caught:
-        patched_source(source)
+        patched_source(VAR_MODEL, source)
     assert INSTALL_COMMAND in str(caught.value)
 
 
@@ -71,3 +74,26 @@ def test_with_the_shim_lava_imports_and_twice_is_once():
         "print(hash(ByteEncoder(1, 2, 3)) == hash(ByteEncoder(1, 2, 3)), CoreEncoder().x == ByteEncoder())"
     )
     assert run(script).stdout.split() == ["1", "True", "True"]
+
+
+CONVOLUTION = """
+import numpy as np
+from spikestill.deploy.lava.loader import PATCHES, install_shim
+if {without}:
+    del PATCHES["lava.proc.conv.utils"]
+install_shim()
+from lava.proc.conv.utils import conv
+rng = np.random.default_rng(0)
+spikes, weight = rng.integers(0, 2, (3, 3, 256)), rng.integers(-1, 2, (64, 1, 1, 64))
+one = np.ones(2, np.int8)
+found = conv(spikes, weight, one, one, 0 * one, one, np.int8(4))
+wanted = [spikes[:, :, g * 64 : g * 64 + 64] @ weight[g * 16 : g * 16 + 16, 0, 0].T for g in range(4)]
+print(np.array_equal(found, np.concatenate(wanted, axis=2)))
+"""
+
+
+@pytest.mark.lava
+def test_lavas_convolution_takes_more_than_127_channels_with_the_shim_only():
+    assert run(CONVOLUTION.format(without=False)).stdout == "True\n"
+    if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
+        assert "256 out of bounds for int8" in run(CONVOLUTION.format(without=True)).stderr

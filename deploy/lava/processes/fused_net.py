@@ -18,7 +18,7 @@ from lava.magma.core.process.process import AbstractProcess, ProcessParameters
 from lava.magma.core.resources import CPU
 from lava.magma.core.sync.protocols.async_protocol import AsyncProtocol
 
-from spikestill.deploy.lava.fused import PIXELS_PER_WORD
+from spikestill.deploy.lava.wire import stack_words
 from spikestill.deploy.packed_kernel import PackedNet
 from spikestill.student.integer_net import IntegerNet
 
@@ -34,8 +34,7 @@ class FusedNet(AbstractProcess):
 
     def __init__(self, net: IntegerNet) -> None:
         super().__init__(net=net)
-        words = -(-int(np.prod(net.input_shape)) // PIXELS_PER_WORD)
-        self.stack = InPort(shape=(words,))
+        self.stack = InPort(shape=(stack_words(int(np.prod(net.input_shape))),))
         self.votes = OutPort(shape=(net.actions,))
         self.stack.flag_external_pipe(buffer_size=PIPE_FRAMES)
         self.votes.flag_external_pipe(buffer_size=PIPE_FRAMES)

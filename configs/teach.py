@@ -41,6 +41,14 @@ class TeachConfig(Options):
     """Beta at the start, raised linearly to 1 at the end."""
     target_period: Annotated[int, Range(1, 1e9)] = 4_000
     """Agent steps between copies of the online network to the target network."""
+    target: Literal["double", "munchausen", "advantage"] = "double"
+    """What Q is trained towards: ``double`` DQN; ``munchausen`` (Vieillard 2020), which adds the scaled log-policy to
+    the reward, and a soft maximum; ``advantage`` learning (Bellemare 2016), double DQN less a part of the action's
+    disadvantage. The latter two widen the gaps between actions, at one more forward pass a sample."""
+    gap_weight: Annotated[float, Range(0, 1)] = 0.9
+    """Weight of that log-policy, or of that disadvantage; no effect with ``double``."""
+    entropy_temperature: Annotated[float, Range(1e-6, 1e3)] = 0.03
+    """Tau of the policy softmax(Q / tau), in units of Q; ``munchausen`` only."""
     dueling: bool = False
     """Split the last layer into a value and an advantage stream (Wang 2016). The teacher is saved as a plain Nature
     network, which says the same."""

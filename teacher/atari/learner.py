@@ -16,7 +16,12 @@ from spikestill.common.processor import compute_device
 from spikestill.common.tensors import optimizer_tensors, restore_optimizer
 from spikestill.configs.teach import TeachConfig
 from spikestill.teacher.atari import q_network
-from spikestill.teacher.atari.ddqn import double_q_target, td_loss
+from spikestill.teacher.atari.ddqn import (
+    advantage_learning_target,
+    double_q_target,
+    munchausen_target,
+    td_loss,
+)
 from spikestill.teacher.atari.q_network import Weights
 from spikestill.teacher.atari.rmsprop import CenteredRMSprop
 
@@ -170,15 +175,27 @@ class Learner(abc.ABC):
     ) -> Share:
         """Return a share's gradients, scaled, and what it found; stacks are (b, 4, 84, 84), the others (b,)."""
         with torch.no_grad():
-            target_t = double_q_target(
-                self.q_values(self.working, s_t), self.q_values(self.target, s_t), r_t, discount_t
-            )
+            target_t = self._targets(s_tm1, s_t, a_tm1, r_t, discount_t)
         q_tm1 = self.q_values(self.working, s_tm1)
         loss, error = td_loss(q_tm1, a_tm1, target_t, weight)
         # The share's part of the whole batch's mean.
         loss = loss * (len(a_tm1) / self.config.batch_size)
         gradients = torch.autograd.grad(loss * self.scale.value, list(self.working.values()))
         return list(gradients), loss.detach(), error, q_tm1.detach().gather(1, a_tm1[:, None])
+
+    def _targets(self, s_tm1: Tensor, s_t: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor) -> Tensor:
+        """Return what Q(s_tm1, a_tm1) shall become, by the rule that ``target`` names."""
+        rule, weight = self.config.target, self.config.gap_weight
+        q_target_t = self.q_values(self.target, s_t)
+        if rule == "munchausen":
+            q_target_tm1 = self.q_values(self.target, s_tm1)
+            return munchausen_target(
+                q_target_tm1, a_tm1, q_target_t, r_t, discount_t, self.config.entropy_temperature, weight
+            )
+        target_t = double_q_target(self.q_values(self.working, s_t), q_target_t, r_t, discount_t)
+        if rule == "double":
+            return target_t
+        return advantage_learning_target(target_t, self.q_values(self.target, s_tm1), a_tm1, weight)
 
     def hand_over(self, gradients: Weights) -> list[Tensor]:
         """Give the optimiser's parameters their gradients; return the parameters."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from spikestill.teacher.atari import q_network
+from spikestill.teacher.atari.device_learner import DeviceLearner
+from spikestill.teacher.atari.device_replay import DeviceReplay
 from spikestill.teacher.atari.host_learner import HostLearner
+from spikestill.teacher.atari.learner import Learner
 from spikestill.teacher.atari.replay import Batch, Replay
 from tests.teacher.noise import ACTIONS, noise_replay
 from tests.teacher.test_teach import TINY
@@ -74,6 +78,47 @@ def test_an_update_is_double_dqn_on_prioritised_n_step_returns():
     for (name, weight), gradient in zip(learner.master.items(), found.values(), strict=True):
         wanted_step = -1e-3 * gradient / (gradient.abs() + config.optimizer_epsilon)
         np.testing.assert_allclose((weight - before[name]).numpy(), wanted_step.numpy(), rtol=1e-3, atol=1e-7)
+    learner.close()
+
+
+@pytest.mark.parametrize("where", ["host", "device"])
+@pytest.mark.parametrize("rule", ["munchausen", "advantage"])
+def test_the_errors_of_a_gap_widening_rule_are_those_of_its_equation(rule, where):
+    """In fp64, one transition at a time; the device's learner on the CPU."""
+    replay, batch = replay_and_batch()
+    config = dataclasses.replace(
+        TINY, precision="fp32", batch_size=32, target=rule, gap_weight=0.7, entropy_temperature=0.05
+    )
+    if where == "host":
+        learner: Learner = HostLearner(config, ACTIONS, replay, threads=1)
+    else:
+        held = DeviceReplay(400, 4, 2, 0.9, 0.0, torch.device("cpu"))
+        learner = DeviceLearner(config, ACTIONS, held)
+    target = q_network.initial_weights(ACTIONS, torch.Generator().manual_seed(7))
+    target["head.weight"] *= 8.0  # gaps of several temperatures
+    learner.target = learner._working_copy(target, requires_grad=False)
+    online, evaluating = network(learner.master), network(target)
+    stacks = [
+        torch.from_numpy(replay.stacks(time, batch.env)).permute(0, 3, 1, 2)
+        for time in (batch.time, batch.time_next)
+    ]
+    s_tm1, s_t = (stack.double() / 255 for stack in stacks)
+    expected = []
+    for i in range(32):
+        before, after = evaluating(s_tm1[i : i + 1])[0], evaluating(s_t[i : i + 1])[0]
+        action, reward, discount = int(batch.action[i]), float(batch.reward[i]), float(batch.discount[i])
+        if rule == "munchausen":
+            log_before = before[action] - 0.05 * torch.logsumexp(before / 0.05, dim=0)
+            wanted = reward + 0.7 * max(-1.0, min(0.0, log_before.item()))
+            # The soft value is tau ln sum exp (q / tau).
+            wanted += discount * 0.05 * float(torch.logsumexp(after / 0.05, dim=0))
+        else:
+            best = int(online(s_t[i : i + 1])[0].argmax())
+            wanted = reward + discount * float(after[best]) - 0.7 * float(before.max() - before[action])
+        expected.append(float(online(s_tm1[i : i + 1])[0, action]) - wanted)
+    arrays = (batch.action, batch.reward, batch.discount, batch.weight)
+    found = learner.differentiate(*stacks, *(torch.from_numpy(array) for array in arrays))[2]
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=2e-5)
     learner.close()
 
 

@@ -6,12 +6,13 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated
 
+from spikestill.configs.accelerator import ArraySpec
 from spikestill.configs.options import Options, Range, Seed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EstimateConfig(Options):
-    """What a decision of a student costs: operations, memory, energy on TrueNorth and Loihi."""
+    """What a decision of a student costs on TrueNorth and Loihi, or a fixed-point agent on FIXAR's accelerator."""
 
     student: Path = Path("student.safetensors")
     """The student that ``distill`` wrote."""
@@ -23,5 +24,9 @@ class EstimateConfig(Options):
     """Frames to average over."""
     period_ms: Annotated[float, Range(1e-3, 1e6)] = 66.7
     """Milliseconds between two decisions in real time."""
+    agent: Path | None = None
+    """A fixed-point agent (``teach --precision fixar``): what it costs on FIXAR's accelerator, and no student."""
+    accelerator: ArraySpec = dataclasses.field(default_factory=ArraySpec)
+    """The size and speed of that accelerator."""
     seed: Seed = 0
     """Seed of the choice of frames."""

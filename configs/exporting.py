@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Literal
 
+from spikestill.configs.accelerator import ArraySpec
 from spikestill.configs.options import Options, Range, Seed
 
 
@@ -16,11 +17,21 @@ class ExportConfig(Options):
     to: Literal["ranc", "nir", "netx", "c", "rtl"]
     """ranc: the core map and the packets of some frames, for RANC's simulator; nir: a graph of the Neuromorphic
     Intermediate Representation; netx: lava-dl's network exchange format, for Loihi; c: a C99 program without
-    allocation; rtl: the core map as SystemVerilog, with memory images and a test bench."""
+    allocation; rtl: the core map as SystemVerilog, with memory images and a test bench, or, with ``--agent``, FIXAR's
+    accelerator with that agent."""
     student: Path = Path("student.safetensors")
     """The student that ``distill`` wrote, for nir, netx and c."""
     core_map: Path = Path("core_map.h5")
     """The core map that ``map`` wrote, for ranc and rtl."""
+    agent: Path | None = None
+    """rtl: a fixed-point agent (``teach --precision fixar`` or ``fixed32``), instead of a core map."""
+    accelerator: ArraySpec = dataclasses.field(default_factory=ArraySpec)
+    """rtl of an agent: the size of the accelerator."""
+    updates: Annotated[int, Range(0, 1000)] = 1
+    """rtl of an agent: whole training updates that the test bench plays, after the actions for ``frames`` random
+    observations."""
+    batch_size: Annotated[int, Range(1, 4096)] = 64
+    """rtl of an agent: transitions of such an update, a power of two."""
     buffer: Path | None = None
     """The buffer to take frames from; None: random pixels."""
     frames: Annotated[int, Range(1, 1e5)] = 4

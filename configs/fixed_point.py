@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
 from spikestill.common.errors import UserError
 from spikestill.common.precision.fixed import QFormat
 from spikestill.common.precision.fixed_adam import LARGEST_RATE
-from spikestill.common.ranges import check_range
+from spikestill.configs.options import Options, Range, Share
 
 Variant = Literal["fixed32", "fixar", "fixed16"]
 
@@ -48,40 +48,34 @@ actor and +-4 in the critic. FIXAR's are the same, with 16-bit activations from 
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FixedPointConfig:
+class FixedPointConfig(Options):
     """DDPG in integers: the network, the update, and how numbers are kept."""
 
     variant: Variant = "fixar"
     """``fixed32``: 32 bits throughout; ``fixar``: activations of 16 bits after ``quantisation_delay`` (Algorithm 1);
     ``fixed16``: 16 bits throughout, which the paper shows to fail."""
-    quantisation_delay: int = 300_000
-    """fixar: updates with 32-bit activations, whose least and largest values set the 16-bit format, 1..1e9."""
+    quantisation_delay: Annotated[int, Range(1, 1e9)] = 300_000
+    """fixar: updates with 32-bit activations, whose least and largest values set the 16-bit format."""
     second_moment: Literal["plain", "root"] = "plain"
     """``plain``: Adam's second moment; ``root``: its root (hAdam), which has twice the range in the same bits."""
     rounding: Literal["nearest", "stochastic"] = "nearest"
     """How Adam rounds: the weights' steps and first moments to nearest and second moments upwards, or all by chance."""
     hidden: tuple[int, ...] = (400, 300)
     """Units of the hidden layers, each 1..4096."""
-    learning_rate: float = 1e-4
-    """Adam's step size of both networks, 1e-9..3e-3."""
+    learning_rate: Annotated[float, Range(1e-9, LARGEST_RATE)] = 1e-4
+    """Adam's step size of both networks."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Adam's decay rates, 0..1 - 2^-31."""
-    epsilon: float = 1e-8
-    """Adam's epsilon, >= 0; at least one last place of a gradient."""
-    discount: float = 0.99
-    """Discount of a step, 0..1."""
-    tau: float = 0.005
-    """Share of the way that the target networks move in an update, 0..1."""
-    noise: float = 0.1
-    """Deviation of the exploration noise, as a share of half the action's range, 0..10."""
+    epsilon: Share = 1e-8
+    """Adam's epsilon; at least one last place of a gradient."""
+    discount: Share = 0.99
+    """Discount of a step."""
+    tau: Share = 0.005
+    """Share of the way that the target networks move in an update."""
+    noise: Annotated[float, Range(0, 10)] = 0.1
+    """Deviation of the exploration noise, as a share of half the action's range."""
 
-    def __post_init__(self) -> None:
-        check_range(self, "quantisation_delay", 1, 1e9)
-        check_range(self, "learning_rate", 1e-9, LARGEST_RATE)
-        check_range(self, "epsilon", 0.0, 1.0)
-        check_range(self, "discount", 0.0, 1.0)
-        check_range(self, "tau", 0.0, 1.0)
-        check_range(self, "noise", 0.0, 10.0)
+    def _check(self) -> None:
         if not self.hidden or not all(1 <= units <= 4096 for units in self.hidden):
             raise UserError(
                 f"hidden {self.hidden}: layers of 1 to 4096 units are wanted", "give two, as 400,300"

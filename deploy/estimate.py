@@ -35,6 +35,8 @@ def run(config: EstimateConfig, run_dir: Path, *, resume: bool = False) -> Stage
     Raises:
         UserError: a file cannot be read, the core map breaks a rule of its target, or is of another student.
     """
+    if config.agent is not None:
+        return _accelerator(config, config.agent, Path(run_dir))
     net, _ = load_student(config.student)
     core_map = load_valid(config.core_map)
     check_mapped_from(config.core_map, core_map.provenance, config.student)
@@ -70,6 +72,22 @@ def run(config: EstimateConfig, run_dir: Path, *, resume: bool = False) -> Stage
     artefact = Path(run_dir) / ESTIMATE
     write_document(artefact, "estimate", VERSION, summary, provenance)
     print("Assumed: " + "\n         ".join(costs.ASSUMPTIONS), file=sys.stderr)
+    return StageResult(artefact, summary)
+
+
+def _accelerator(config: EstimateConfig, agent: Path, run_dir: Path) -> StageResult:
+    """Estimate a fixed-point agent on FIXAR's accelerator."""
+    from spikestill.deploy.accelerator import costs as accelerator
+    from spikestill.teacher.control import fixed_file
+
+    found = fixed_file.read(agent)
+    summary = {"environment": found.environment, **accelerator.estimate(found.state, config.accelerator)}
+    artefact = run_dir / ESTIMATE
+    provenance = Provenance.of(config, config.seed, {"agent": agent})
+    write_document(artefact, "estimate", VERSION, summary, provenance)
+    print(accelerator.table(summary), file=sys.stderr)
+    print("Assumed: " + "\n         ".join(accelerator.ASSUMPTIONS), file=sys.stderr)
+    print("The paper:\n         " + "\n         ".join(accelerator.INCONSISTENCIES), file=sys.stderr)
     return StageResult(artefact, summary)
 
 

@@ -86,7 +86,20 @@ def _c(config: ExportConfig, run_dir: Path) -> Written:
     }
 
 
+def _accelerator(config: ExportConfig, agent: Path, run_dir: Path) -> Written:
+    from spikestill.deploy.accelerator import export
+    from spikestill.teacher.control import fixed_file
+
+    folder, size = run_dir / RTL, config.accelerator
+    state = fixed_file.read(agent).state
+    layout = export.write(state, folder, size, config.frames, config.updates, config.batch_size, config.seed)
+    found = ("jobs", "cycles", "compared_lines", "accumulator_bits")
+    return folder / "layout.json", {name: layout[name] for name in found} | {"play": "cd rtl && ./play.sh"}
+
+
 def _rtl(config: ExportConfig, run_dir: Path) -> Written:
+    if config.agent is not None:
+        return _accelerator(config, config.agent, run_dir)
     core_map, replay = _map_and_replay(config)
     layout = gates.write(core_map, replay, run_dir / RTL)
     return run_dir / RTL / gates.LAYOUT, {

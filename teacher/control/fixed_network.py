@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from spikestill.common.precision.fixed import Affine, Int32, saturate
 from spikestill.configs.fixed_point import Formats
 
-Arithmetic = ModuleType
-"""``fixed_reference`` or ``fixed_fast``: the same integers."""
+Arithmetic = Any
+"""The modules ``fixed_reference`` or ``fixed_fast``, or FIXAR's accelerator: the same operations, the same integers."""
 LAST_BOUND = 3e-3
 """Bound of the last layer's first weights (Lillicrap 2016, section 7)."""
 

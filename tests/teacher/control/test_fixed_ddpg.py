@@ -123,7 +123,7 @@ def test_a_checkpoint_of_another_network_is_refused():
 @pytest.mark.parametrize(
     ("option", "value", "text"),
     [
-        ("learning_rate", 0.1, "learning_rate is 0.1, its range is 1e-09..0.003"),
+        ("learning_rate", 0.1, "learning_rate is 0.1, its range is"),
         ("hidden", (0,), "layers of 1 to 4096 units"),
         ("betas", (0.9, 1.0), "is the range"),
     ],

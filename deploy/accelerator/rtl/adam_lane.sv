@@ -37,9 +37,9 @@ module adam_lane (
     logic signed [31:0] weight_73, weight_74, weight_75, weight_76, target_76;
     wire         [30:0] root_36;
     wire         [32:0] step_72;
-    wire         [63:0] magnitude_37 = size_37 < 0 ? 64'(-size_37) : 64'(size_37);
+    wire         [63:0] magnitude_37 = size_37 < 0 ? -size_37 : size_37;
     wire         [63:0] rounded_37 = magnitude_37 + {17'd0, divisor_37, 15'd0};
-    wire signed  [63:0] taken_72 = negatives[72] ? -64'(step_72) : 64'(step_72);
+    wire signed  [63:0] taken_72 = negatives[72] ? -$signed({31'd0, step_72}) : $signed({31'd0, step_72});
 
     root second_moment (.clock(clock), .square({squares[4][30:0], 31'd0}), .found(root_36));
     divider #(.NUMERATOR(48), .DENOMINATOR(32), .QUOTIENT(33)) step (

@@ -52,7 +52,7 @@ module finish_lane (
     wire         [20:0] found = beyond_6 ? 21'd1048576 : between;
     // Stages 8 to 25: the quotient of Algorithm 1.
     logic signed [31:0] values [8:25];
-    wire         [62:0] scaled_7 = value_7 < 0 ? 63'd0 : 63'(value_7) << quantum_shift;
+    wire         [62:0] scaled_7 = value_7 < 0 ? 63'd0 : {31'd0, value_7} << quantum_shift;
     wire         [16:0] quotient;
     divider #(.NUMERATOR(63), .DENOMINATOR(16), .QUOTIENT(17)) quantiser (
         .clock(clock), .numerator(scaled_7), .denominator(quantum), .quotient(quotient)
@@ -75,7 +75,7 @@ module finish_lane (
         beyond_6 <= beyond_5;
         base_6 <= entry_5[34:14];
         rise_6 <= entry_5[13:0] * rest_5;
-        value_7 <= !tanh ? value_6 : (value_6 < 0 ? -32'(found) : 32'(found));
+        value_7 <= !tanh ? value_6 : (value_6 < 0 ? -$signed({11'd0, found}) : $signed({11'd0, found}));
         values[8] <= value_7;
         for (i = 8; i < 25; i = i + 1) values[i+1] <= values[i];
         value <= values[25];

@@ -40,6 +40,11 @@ CHUNK_BYTES = 200
 file can hold chunks is refused."""
 
 
+RECIPE_BYTES, RECIPE_VALUES, RECIPE_DEPTH = 64 * KIB, 5_000, 32
+"""A YAML recipe's bytes, its values with every alias counted as often as it is used, and how deep they may lie. (PyYAML
+reads about 100 KiB in a second.)"""
+
+
 def regular_file(path: Path, what: str, remedy: str) -> int:
     """Return the size in bytes of the regular file at ``path``.
 

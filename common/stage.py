@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -57,7 +59,7 @@ def refuse_to_replace(path: Path, stage: str, remedy: str = MOVE_AWAY) -> None:
 
 
 class StopRequest:
-    """True once the user asked to stop (Ctrl-C or SIGTERM); a loop checks it between two steps."""
+    """True once the user asked to stop (Ctrl-C, SIGTERM, a closed terminal); a loop checks it between two steps."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -84,10 +86,55 @@ def stops_heard() -> Iterator[StopRequest]:
         _watching.remove(request)
 
 
+def _heard() -> tuple[signal.Signals, ...]:
+    """Return the signals that ask for an end; what was told to ignore SIGHUP goes on ignoring it."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM) if ignored else (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def leave_terminal() -> None:
+    """Let what would go to a terminal that is gone go nowhere: each write to it would fail."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        with contextlib.suppress(OSError):
+            # Of a terminal that has hung up, isatty knows nothing any more; it is a character device still.
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+                os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+@contextlib.contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP interrupt as Ctrl-C does, where no stage turns them into a :class:`StopRequest`.
+
+    What is half made is then taken away again. Outside the main thread it does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            leave_terminal()
+        raise KeyboardInterrupt
+
+    previous = {
+        number: signal.signal(number, handle)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is signal.SIG_DFL
+    }
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
 @contextlib.contextmanager
 def stop_on_signal() -> Iterator[StopRequest]:
-    """Turn the first SIGINT or SIGTERM into a :class:`StopRequest`; a second one interrupts at once.
+    """Turn the first SIGINT, SIGTERM or SIGHUP into a :class:`StopRequest`; a second one interrupts at once.
 
+    SIGHUP comes from a terminal that was closed, or a connection that was dropped; ``nohup`` keeps it away.
     Outside the main thread signals cannot be caught, and the request then never comes.
     """
     request = StopRequest()
@@ -96,13 +143,16 @@ def stop_on_signal() -> Iterator[StopRequest]:
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            leave_terminal()
         if request:
             raise KeyboardInterrupt
         for each in (request, *_watching):
             each.set()
-        print("stopping after this step and saving; press Ctrl-C again to stop at once", file=sys.stderr)
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # nobody may be there to read it
+            print("stopping after this step and saving; press Ctrl-C again to stop at once", file=sys.stderr)
 
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, handle) for number in _heard()}
     try:
         yield request
     finally:

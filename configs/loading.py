@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -25,6 +25,7 @@ from spikestill.configs.options import (
     options,
     type_name,
 )
+from spikestill.configs.recipe_file import read_mapping
 
 Config = TypeVar("Config")
 RECIPES = Path(__file__).resolve().parent / "recipes"
@@ -251,35 +252,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
     Raises:
         UserError: it cannot be read, is not YAML, is not a mapping, or gives an option twice.
     """
-    import yaml
-
-    try:
-        document = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
-        if document is None:
-            return {}
-        if not isinstance(document, yaml.MappingNode):
-            raise UserError(f"{path}: holds no mapping of options", "correct the file")
-        given = list(_leaves(document))
-        twice = [name for index, name in enumerate(given) if name in given[:index]]
-        if twice:
-            raise UserError(f"{path}: {twice[0]} is given twice", "omit one of them")
-        return nested(yaml.SafeLoader("").construct_document(document))
-    except RecursionError as error:
-        raise UserError(
-            f"{path}: its mappings lie too deep in each other, or in themselves", "correct the file"
-        ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not YAML ({' '.join(str(error).split())})", "correct the file") from error
-
-
-def _leaves(node: Any, prefix: str = "") -> Iterator[str]:
-    """Yield the dotted name of every value of a YAML mapping."""
-    for key, value in node.value:
-        name = f"{prefix}{key.value}"
-        if value.id == "mapping":
-            yield from _leaves(value, f"{name}.")
-        else:
-            yield name
+    return nested(read_mapping(path))
 
 
 def load(config_class: type[Config], recipe: Path | None, flags: Mapping[str, Any]) -> Config:

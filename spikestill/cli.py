@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from spikestill.common.errors import BackendError, UserError
-from spikestill.common.stage import StageResult
+from spikestill.common.stage import StageResult, interrupted_by_signals
 from spikestill.verbs import VERBS, Verb
 
 FAILED, BAD_ARGUMENTS, INTERRUPTED = 1, 2, 130
+# Verbs that make what others in the run folder read: one of them at a time.
+MAKERS = ("teach", "import", "record", "distill", "map", "run", "sweep")
 # Options of every verb: name to (takes a value, help).
 COMMON: dict[str, tuple[bool, str]] = {
     "config": (True, "YAML recipe, a file or the name of a shipped one; flags override it"),
@@ -46,9 +48,15 @@ class Arguments:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (without the program's name); return the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if (
+        sys.stdout is None or sys.stderr is None
+    ):  # closed by who started us: what is written then goes nowhere
+        nowhere = open(os.devnull, "w")  # noqa: SIM115
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     try:
-        status = _main(words)
-        sys.stdout.flush()
+        with interrupted_by_signals():
+            status = _main(words)
+            sys.stdout.flush()
         return status
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -56,6 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Whoever read our output left; the interpreter still wants to flush it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except OSError as error:  # standard output cannot be written: its disk is full, say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"spikestill: standard output cannot be written ({error.strerror})", file=sys.stderr)
         return FAILED
 
 
@@ -102,7 +114,11 @@ def _run(verb: Verb, config: Any, run_dir: Path, arguments: Arguments, debug: bo
     as_json, resume = "json" in arguments.common, "resume" in arguments.common
     try:
         # What libraries print goes to standard error: standard output is the summary's.
-        with contextlib.redirect_stdout(sys.stderr), saved_config(verb, config, run_dir) as put_back:
+        with (
+            contextlib.redirect_stdout(sys.stderr),
+            run_folder(verb, run_dir),
+            saved_config(verb, config, run_dir) as put_back,
+        ):
             result = verb.run(config, run_dir, resume=resume)
             if not (result.finished or verb.goes_on):
                 put_back()
@@ -122,6 +138,15 @@ def _run(verb: Verb, config: Any, run_dir: Path, arguments: Arguments, debug: bo
     return INTERRUPTED
 
 
+def run_folder(verb: Verb, run_dir: Path) -> contextlib.AbstractContextManager[None]:
+    """Return what holds the run folder while the verb works: alone, where it makes what others read."""
+    from spikestill.common.run_lock import NAME, run_lock
+
+    if not verb.writes:
+        return contextlib.nullcontext()
+    return run_lock(run_dir, verb.name, NAME if verb.name in MAKERS else f"{NAME}-{verb.name}")
+
+
 @contextlib.contextmanager
 def saved_config(verb: Verb, config: Any, run_dir: Path) -> Iterator[Callable[[], None]]:
     """Keep the resolved options of a run in ``run_dir/VERB.config.yaml``; yield what puts back what lay there before.
@@ -135,15 +160,12 @@ def saved_config(verb: Verb, config: Any, run_dir: Path) -> Iterator[Callable[[]
         yield lambda: None
         return
     path, artefact = run_dir / f"{verb.name}.config.yaml", run_dir / verb.artefact
-    made = not run_dir.exists()
     before, stamp = path.read_text(encoding="utf-8") if path.is_file() else None, _stamp(artefact)
 
     def put_back() -> None:
         if _stamp(artefact) == stamp:
             if before is None:
                 path.unlink(missing_ok=True)
-                if made and not any(run_dir.iterdir()):
-                    run_dir.rmdir()
             else:
                 write_text(path, before)
 
@@ -233,7 +255,10 @@ def parse(verb: Verb, words: Sequence[str]) -> Arguments:
                 value = "true"
             else:
                 value, index = following, index + 1
-        (arguments.common if name in COMMON else arguments.own)[name] = value
+        given = arguments.common if name in COMMON else arguments.own
+        if name in given:
+            raise UserError(f"--{name} is given twice: {given[name]!r} and {value!r}", "omit one of them")
+        given[name] = value
     if "resume" in arguments.common and not verb.goes_on:
         resumable = ", ".join(name for name, each in VERBS.items() if each.resumable)
         raise UserError(f"{verb.name} has nothing to resume", f"omit --resume; it is for {resumable}")
@@ -266,7 +291,10 @@ def _run_dir(verb: Verb, arguments: Arguments) -> Path:
     if "run_dir" in arguments.common:
         if not arguments.common["run_dir"]:
             raise UserError("--run_dir is empty", "give a folder; . is the one that you are in")
-        return Path(arguments.common["run_dir"]).expanduser()
+        run_dir = Path(arguments.common["run_dir"]).expanduser()
+        if run_dir.exists() and not run_dir.is_dir():
+            raise UserError(f"--run_dir {run_dir} is a file, a folder is wanted", "give the name of a folder")
+        return run_dir
     if verb.name == "run":
         return Path("runs") / Path(arguments.common.get("config", "pipeline")).stem
     if verb.name == "sweep" and "recipe" in arguments.own:

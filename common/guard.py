@@ -24,7 +24,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ IDLE_S = 60.0
 """Seconds without a call after which a guard ends."""
 WALL_FACTOR, WALL_EXTRA_S = 10, 20
 """A call may take this many times its processor seconds, and this many more, on the clock: machines are shared."""
+WATCH_S = 0.1
 ONE_THREAD = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
 START = "import sys; sys.path[:] = sys.argv[3:]; from spikestill.common.guarded import main; main()"
 Arrays = dict[str, npt.NDArray[Any]]
@@ -96,7 +97,7 @@ class Guard:
                     self._send(request, [writing, *descriptors])
                 finally:
                     os.close(writing)
-                answer = _Answer(reading, deadline)
+                answer = Answer(reading, deadline)
                 try:
                     found = answer.read(array_bytes)
                 except EOFError:
@@ -187,15 +188,28 @@ class Guard:
             process.wait()
 
 
-class _Answer:
-    """What comes out of the pipe, read with a deadline and an upper bound."""
+class Answer:
+    """What comes out of a pipe, read with a deadline and an upper bound.
 
-    def __init__(self, descriptor: int, deadline: float) -> None:
-        self._descriptor, self._deadline = descriptor, deadline
+    Args:
+        descriptor: the pipe's end.
+        deadline: of the monotonic clock, s.
+        watch: called every now and then; it raises TimeoutError to give up.
+    """
+
+    def __init__(self, descriptor: int, deadline: float, watch: Callable[[], None] = lambda: None) -> None:
+        self._descriptor, self._deadline, self._watch = descriptor, deadline, watch
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLIN)
 
     def read(self, array_bytes: int) -> tuple[dict[str, Any], Arrays]:
+        """Return the header and the arrays, which may have ``array_bytes`` together.
+
+        Raises:
+            TimeoutError: it took too long.
+            EOFError: the other side is gone.
+            GuardedError: it is no answer.
+        """
         length = LENGTH.unpack(self._exactly(LENGTH.size))[0]
         if length > HEADER_BYTES:
             raise GuardedError(f"its description has {length:,} bytes, at most {HEADER_BYTES:,} are read")
@@ -218,8 +232,10 @@ class _Answer:
         content = bytearray(size)
         view, filled = memoryview(content), 0
         while filled < size:
-            if not self._poll.poll(max(0.0, self._deadline - time.monotonic()) * 1000):
-                raise TimeoutError
+            while not self._poll.poll(WATCH_S * 1000):
+                self._watch()
+                if time.monotonic() > self._deadline:
+                    raise TimeoutError
             got = os.readv(self._descriptor, [view[filled:]])
             if not got:
                 raise EOFError

@@ -45,6 +45,17 @@ RECIPE_BYTES, RECIPE_VALUES, RECIPE_DEPTH = 64 * KIB, 5_000, 32
 reads about 100 KiB in a second.)"""
 
 
+# --- foreign programs (ONNX, TorchScript), each in a process of its own
+PROGRAM_START_S = 8.0
+"""Processor seconds that an engine may take to start; PyTorch takes 2."""
+PROGRAM_SECONDS, PROGRAM_SECONDS_A_STACK = 2.0, 0.1
+"""Processor seconds that a program may take to be read, and for every answer; and more for each stack of a batch."""
+PROGRAM_BYTES_PER_S = 16 * MIB
+"""A program may take another second for this many of its bytes to be read."""
+PROGRAM_MEMORY = 768 * MIB
+"""Memory that a program may take beside four times its bytes."""
+
+
 def regular_file(path: Path, what: str, remedy: str) -> int:
     """Return the size in bytes of the regular file at ``path``.
 

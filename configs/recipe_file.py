@@ -17,7 +17,9 @@ from spikestill.common.limits import RECIPE_BYTES, RECIPE_DEPTH, RECIPE_VALUES, 
 
 REMEDY = "correct the file"
 INTEGER = r"[-+]?(0|[1-9][0-9_]{0,30})"
-FRACTION = r"[-+]?([0-9][0-9_]*\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+FRACTION = (
+    r"[-+]?((0|[1-9][0-9_]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]{1,4})?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+)
 DROPPED = ("timestamp", "int", "float", "value", "merge")
 
 

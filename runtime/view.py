@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import time
@@ -12,6 +13,7 @@ from typing import TextIO
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.stage import leave_terminal
 from spikestill.runtime.frame_ring import STATES
 from spikestill.runtime.scene import Scene
 
@@ -103,9 +105,11 @@ class TerminalView:
         if now_s < self._due_s:
             return
         self._due_s = now_s + 1 / RATE_HZ
-        size = os.get_terminal_size(self._stream.fileno())
-        self._stream.write(self.page(frame, size if size.columns and size.lines else UNKNOWN_SIZE))
-        self._stream.flush()
+        try:
+            size = os.get_terminal_size(self._stream.fileno())
+        except OSError:  # it has been closed
+            size = UNKNOWN_SIZE
+        self._write(self.page(frame, size if size.columns and size.lines else UNKNOWN_SIZE))
 
     def page(self, frame: np.void, size: os.terminal_size) -> str:
         """Return one page of text with its control sequences."""
@@ -142,5 +146,14 @@ class TerminalView:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stream.write(LEAVE)
-        self._stream.flush()
+        self._write(LEAVE)
+
+    def _write(self, text: str) -> None:
+        """Write and flush; what goes to a terminal that has been closed goes nowhere."""
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            leave_terminal()

@@ -19,6 +19,7 @@ from typing import Any
 
 from spikestill.common.errors import BackendError, UserError
 from spikestill.common.stage import StageResult, interrupted_by_signals
+from spikestill.common.surroundings import check_thread_counts, open_closed_streams
 from spikestill.verbs import VERBS, Verb
 
 FAILED, BAD_ARGUMENTS, INTERRUPTED = 1, 2, 130
@@ -48,11 +49,7 @@ class Arguments:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (without the program's name); return the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if (
-        sys.stdout is None or sys.stderr is None
-    ):  # closed by who started us: what is written then goes nowhere
-        nowhere = open(os.devnull, "w")  # noqa: SIM115
-        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
+    open_closed_streams()
     try:
         with interrupted_by_signals():
             status = _main(words)
@@ -86,6 +83,7 @@ def _main(words: list[str]) -> int:
         return _bad_arguments(unknown(words[0], list(VERBS), "command"), "spikestill --help")
     verb, debug = VERBS[words[0]], "--debug" in words
     try:
+        check_thread_counts(os.environ)
         arguments = parse(verb, words[1:])
         if "help" in arguments.common:
             print(verb_help(verb))

@@ -2,14 +2,22 @@
 
     q (B, A) = network(stacks (B, 4, 84, 84) / divide_by)[output]
 
-The file is the teacher's safetensors with the program's bytes as one uint8 tensor. ONNX Runtime and TorchScript's
-own interpreter run it; Python's pickle has no part in either.
+The file is the teacher's safetensors with the program's bytes as one uint8 tensor. ONNX Runtime and TorchScript's own
+interpreter run it, in a process that can compute and nothing else (``teacher/program_child.py``): TorchScript has
+operators that read and write files. Python's pickle has no part in either.
 """
 
 from __future__ import annotations
 
-import io
+import contextlib
 import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -18,9 +26,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from spikestill.common.atari import STACK
+from spikestill.common.atari import MAX_ACTIONS, STACK
 from spikestill.common.errors import MALFORMED, UserError
-from spikestill.common.extras import EXTRAS
+from spikestill.common.guard import LENGTH, ONE_THREAD, WALL_EXTRA_S, WALL_FACTOR, Answer, Arrays
+from spikestill.common.limits import (
+    MIB,
+    PROGRAM_BYTES_PER_S,
+    PROGRAM_MEMORY,
+    PROGRAM_SECONDS,
+    PROGRAM_SECONDS_A_STACK,
+    PROGRAM_START_S,
+)
 from spikestill.common.provenance import Provenance
 from spikestill.common.tensors import write_tensors
 from spikestill.teacher.checkpoint import TEACHER_SCHEMA, TeacherFile
@@ -29,7 +45,7 @@ Language = Literal["onnx", "torchscript"]
 LANGUAGES = ("onnx", "torchscript")
 Network = Callable[[npt.NDArray[Any]], npt.NDArray[np.float32]]
 BYTES = "program"
-CHANNELS_FIRST, CHANNELS_LAST = STACK.shape, (*STACK.shape[1:], STACK.shape[0])
+START = "import sys; sys.path[:] = sys.argv[3:]; from spikestill.teacher.program_child import main; main()"
 
 
 class Program(NamedTuple):
@@ -74,76 +90,131 @@ def program_of(path: Path, file: TeacherFile) -> Program:
 def start(program: Program, name: str) -> Network:
     """Return the program as a function from uint8 stacks (B, 4, 84, 84) to float32 scores (B, A).
 
+    It runs in a confined process of its own, which ends with the function.
+
     Raises:
         UserError: the content cannot be read, asks for other inputs, or the package that runs it is missing.
     """
-    return _onnx(program, name) if program.language == "onnx" else _torchscript(program, name)
+    return ConfinedProgram(program, name)
 
 
-def _onnx(program: Program, name: str) -> Network:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise UserError(
-            f"{name}: ONNX Runtime is not installed", f"run `{EXTRAS['onnx'].install}`"
-        ) from error
-    try:
-        session = onnxruntime.InferenceSession(program.content, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its errors share no class but this one
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise UserError(
-            f"{name}: not a network that ONNX Runtime can run: {reason}", "export it again"
-        ) from error
-    inputs, outputs = session.get_inputs(), session.get_outputs()
-    shape = tuple(inputs[0].shape[1:]) if len(inputs) == 1 else ()
-    kinds = {"tensor(uint8)": np.uint8, "tensor(float)": np.float32}
-    if shape not in (CHANNELS_FIRST, CHANNELS_LAST) or inputs[0].type not in kinds:
-        found = ", ".join(f"{each.name} {each.type} {each.shape}" for each in inputs)
-        raise UserError(
-            f"{name}: takes {found}; one input (B, 4, 84, 84) or (B, 84, 84, 4), uint8 or float, wanted",
-            "export the network that scores the actions of a stack of frames",
-        )
-    if program.output >= len(outputs):
-        raise UserError(
-            f"{name}: has {len(outputs)} outputs, output {program.output} is asked for", "give --output"
-        )
-    dtype, one_by_one = kinds[inputs[0].type], isinstance(inputs[0].shape[0], int)
-    if dtype == np.uint8 and program.divide_by != 1.0:
-        raise UserError(
-            f"{name}: takes uint8 pixels, which cannot be divided by {program.divide_by:g} before it sees them",
-            "leave --divide_by out",
-        )
+class ConfinedProgram:
+    """A program in a process without rights; calls of several threads wait for each other.
 
-    def ask(stacks: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        x = _prepared(stacks, program.divide_by, dtype)
-        if shape == CHANNELS_LAST:
-            x = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
-        parts = x[:, None] if one_by_one else [x]
-        wanted = [outputs[program.output].name]
-        scores = np.concatenate([session.run(wanted, {inputs[0].name: part})[0] for part in parts])
+    Args:
+        program: the network.
+        name: the file that it came from, for error messages.
+
+    Raises:
+        UserError: the program cannot be started, or takes more time or memory than it may.
+    """
+
+    def __init__(self, program: Program, name: str) -> None:
+        self._name, self._turn = name, threading.Lock()
+        reading, its_end = os.pipe()
+        its_start, writing = os.pipe()
+        # Python's start and the engine's are not the program's: its time is counted from when it has read the content.
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, its_end)
+            stack.callback(os.close, its_start)
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", START, str(its_start), str(its_end), *sys.path],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                pass_fds=[its_start, its_end], start_new_session=True, env=os.environ | ONE_THREAD, cwd="/",
+            )  # fmt: skip
+        self._end = weakref.finalize(self, _end, self._process, reading, writing)
+        self._reading, self._writing = reading, writing
+        header = {
+            "language": program.language, "divide_by": program.divide_by, "output": program.output,
+            "bytes": len(program.content), "memory": PROGRAM_MEMORY + 4 * len(program.content),
+        }  # fmt: skip
+        text = json.dumps(header).encode()
+        seconds = PROGRAM_START_S + PROGRAM_SECONDS + len(program.content) / PROGRAM_BYTES_PER_S
+        found, _ = self._ask([LENGTH.pack(len(text)) + text, program.content], seconds, 0)
+        if "error" in found:
+            self.close()
+            raise UserError(f"{name}: {found['error']}", found.get("remedy") or "export it again")
+
+    def __call__(self, stacks: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Return the scores, float32, of uint8 stacks (B, 4, 84, 84).
+
+        Raises:
+            UserError: the program fails on them, or takes more time or memory than it may.
+        """
+        batch = len(stacks)
+        content = np.ascontiguousarray(stacks, np.uint8)
+        seconds = PROGRAM_SECONDS + PROGRAM_SECONDS_A_STACK * batch
+        with self._turn:
+            found, arrays = self._ask(
+                [LENGTH.pack(batch), content.reshape(-1).data], seconds, MIB + batch * 8 * MAX_ACTIONS
+            )
+        if "error" in found:
+            raise UserError(f"{self._name}: {found['error']}", "export it again")
+        scores = arrays.get("scores")
+        if scores is None or scores.dtype.kind not in "iufb":
+            raise self._failed("answered nonsense")
         return scores.astype(np.float32, copy=False)
 
-    return ask
+    def close(self) -> None:
+        """End the process."""
+        self._end()
+
+    def _ask(self, parts: list[bytes | memoryview], seconds: float, array_bytes: int) -> tuple[Any, Arrays]:
+        deadline = time.monotonic() + WALL_FACTOR * seconds + WALL_EXTRA_S
+        watch = _Watch(self._process.pid, seconds)
+        try:
+            for part in parts:
+                _send(self._writing, part, deadline)
+            return Answer(self._reading, deadline, watch).read(array_bytes)
+        except (EOFError, BrokenPipeError) as error:
+            raise self._failed(
+                "ended: it crashed, or asked for more memory than a program may have"
+            ) from error
+        except TimeoutError as error:
+            raise self._failed(f"had no answer after {seconds:.0f} s of the processor's time") from error
+        except (ValueError, LookupError, TypeError) as error:
+            raise self._failed(f"answered nonsense ({error})") from error
+
+    def _failed(self, what: str) -> UserError:
+        self.close()
+        return UserError(f"{self._name}: the program {what}", "give a network that scores a stack of frames")
 
 
-def _torchscript(program: Program, name: str) -> Network:
-    try:
-        module = torch.jit.load(io.BytesIO(program.content), map_location="cpu").eval()
-    except (RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"{name}: not readable as TorchScript: {reason}", "export it again") from error
+class _Watch:
+    """Raises TimeoutError once a process has used more of the processor's time than it may."""
 
-    def ask(stacks: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        with torch.inference_mode():
-            found = module(torch.from_numpy(_prepared(stacks, program.divide_by, np.float32)))
-        scores = found[program.output] if isinstance(found, (tuple, list)) else found
-        return scores.float().numpy()
+    def __init__(self, process: int, seconds: float) -> None:
+        self._path, self._tick = f"/proc/{process}/stat", os.sysconf("SC_CLK_TCK")
+        self._limit = self._used() + seconds
 
-    return ask
+    def _used(self) -> float:
+        try:
+            fields = Path(self._path).read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / self._tick
+        except (OSError, ValueError, IndexError):
+            return 0.0  # gone, or a system without /proc: then the clock's limit holds alone
+
+    def __call__(self) -> None:
+        if self._used() > self._limit:
+            raise TimeoutError
 
 
-def _prepared(stacks: npt.NDArray[Any], divide_by: float, dtype: type) -> npt.NDArray[Any]:
-    return stacks if dtype == np.uint8 else stacks.astype(np.float32) / np.float32(divide_by)
+def _send(descriptor: int, content: bytes | memoryview, deadline: float) -> None:
+    view = memoryview(content).cast("B")
+    os.set_blocking(descriptor, False)
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    while len(view):
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise TimeoutError
+        view = view[os.write(descriptor, view[: 1 << 16]) :]
+
+
+def _end(process: subprocess.Popen[bytes], *descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+    process.kill()
+    process.wait()
 
 
 def probe(network: Network, name: str) -> npt.NDArray[np.float32]:
@@ -152,11 +223,11 @@ def probe(network: Network, name: str) -> npt.NDArray[np.float32]:
     Raises:
         UserError: it fails on them, or gives no finite score for each action.
     """
-    stacks = np.random.default_rng(0).integers(0, 256, (2, *CHANNELS_FIRST), np.uint8)
+    stacks = np.random.default_rng(0).integers(0, 256, (2, *STACK.shape), np.uint8)
     try:
         scores = np.asarray(network(stacks))
-    except Exception as error:
-        reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+    except UserError as error:
+        reason = error.what.removeprefix(f"{name}: ")
         raise UserError(
             f"{name}: fails on a stack of frames (2, 4, 84, 84): {reason}",
             "export the network with a free batch size, taking float or uint8 pixels",

@@ -231,7 +231,7 @@ def test_an_operating_system_error_gives_status_1_and_names_the_file(
     assert cli.main(["map", "--run_dir", str(tmp_path / "file" / "run")]) == 1
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert str(tmp_path / "file") in line
-    assert "Check that the path exists" in line
+    assert "Give a folder that you may write" in line
 
 
 @pytest.mark.usefixtures("faulty")

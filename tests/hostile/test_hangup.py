@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -16,12 +19,13 @@ from spikestill import cli
 from spikestill.common.stage import StopRequest, interrupted_by_signals, stop_on_signal
 from spikestill.dataset.format import BufferFile
 
-TIMEOUT_S = 150
+TIMEOUT_S = 100
 
 
 def in_a_terminal(words: list[str], folder: Path, ready: bytes) -> int:
     """Run a command as the leader of a terminal of its own, close the terminal once it says ``ready``; its status."""
     ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     process = subprocess.Popen(
         [sys.executable, "-c", "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
          "from spikestill.cli import main; sys.exit(main(sys.argv[1:]))", *words],
@@ -34,7 +38,7 @@ def in_a_terminal(words: list[str], folder: Path, ready: bytes) -> int:
     try:
         while ready not in told:
             assert process.poll() is None, told[-3000:].decode(errors="replace")
-            assert time.monotonic() < deadline
+            assert time.monotonic() < deadline, told[-3000:]
             try:
                 told += os.read(ours, 1 << 16)
             except (BlockingIOError, OSError):
@@ -61,7 +65,7 @@ def test_a_recording_whose_terminal_closes_keeps_what_it_has_and_goes_on(tmp_pat
         "--run_dir",
         str(tmp_path),
     ]
-    assert in_a_terminal(words, tmp_path, b"frames") == cli.INTERRUPTED
+    assert in_a_terminal(words, tmp_path, b"record") == cli.INTERRUPTED
     with BufferFile(tmp_path / "buffer.h5") as file:
         assert 0 < file.rows < 200_000
     assert not (tmp_path / ".lock").exists()
@@ -74,7 +78,7 @@ def test_a_recording_whose_terminal_closes_keeps_what_it_has_and_goes_on(tmp_pat
     [
         (
             ["teach", "pong", "--steps", "100000", "--num_envs", "2"],
-            b"steps",
+            b"teach",
             "teach-checkpoint.safetensors",
         ),
         (["play", "pong", "--seconds", "60"], b"\x1b[", "play.json"),

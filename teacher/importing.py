@@ -29,6 +29,7 @@ from torch import Tensor
 from spikestill.common.artefacts import TEACHER
 from spikestill.common.errors import MALFORMED, UserError
 from spikestill.common.extras import EXTRAS
+from spikestill.common.limits import regular_file
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult, refuse_to_replace
 from spikestill.configs.importing import ImportConfig
@@ -106,12 +107,8 @@ def read_content(path: Path) -> bytes:
     Raises:
         UserError: missing or too large.
     """
-    if not path.is_file():
-        raise UserError(
-            f"{path}: no such file",
-            "give a Stable-Baselines3 .zip, a CleanRL state dict, an ONNX or a TorchScript file",
-        )
-    check_size(path, path.stat().st_size)
+    remedy = "give a Stable-Baselines3 .zip, a CleanRL state dict, an ONNX or a TorchScript file"
+    check_size(path, regular_file(path, "file", remedy))
     return path.read_bytes()
 
 
@@ -174,6 +171,15 @@ def with_its_weights(path: Path, content: bytes) -> bytes:
         return content
     places = {entry.value for tensor in weights for entry in tensor.external_data if entry.key == "location"}
     named = ", ".join(sorted(places))
+    folder = path.resolve().parent
+    for place in places:
+        if not (folder / place).resolve().is_relative_to(folder):
+            raise UserError(
+                f"{path}: its weights lie in {place[:200]!r}, outside its folder",
+                "put that file beside the network",
+            )
+        if (folder / place).exists():
+            regular_file(folder / place, "network's weights", "put the file beside it, as it was exported")
     try:
         check_size(path, len(content) + sum((path.parent / place).stat().st_size for place in places))
         load_external_data_for_model(model, str(path.parent))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import glob
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +45,8 @@ def naming_full_disk(path: Path) -> Iterator[None]:
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path in ``path``'s folder; on success flush it and rename it to ``path``.
 
-    On any exception the temporary file is removed and ``path`` is left as it was.
+    On any exception the temporary file is removed and ``path`` is left as it was. What a killed process left of an
+    earlier attempt is removed first: a writer holds a lock on its temporary file, which ends with its process.
 
     Raises:
         UserError: the disk is full, or ``path`` is a folder.
@@ -53,8 +56,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
         raise UserError(f"{path}: is a folder, and a file is to be written there", "give another name")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with naming_full_disk(path):
+    _remove_abandoned(path)
+    with naming_full_disk(path), open(temporary, "wb") as held:
         try:
+            fcntl.flock(held, fcntl.LOCK_EX)
             yield temporary
             # Some writers make private files; an artefact has the permissions that the user's umask gives.
             temporary.chmod(0o666 & ~_umask())
@@ -69,6 +74,14 @@ def atomic_path(path: Path) -> Iterator[Path]:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove the temporary files of ``path`` that nobody writes any more."""
+    for found in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        with contextlib.suppress(OSError), open(found, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found.unlink()
 
 
 def _umask() -> int:

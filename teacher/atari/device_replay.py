@@ -118,10 +118,10 @@ class DeviceReplay:
         time, env = leaves // self.num_envs, leaves % self.num_envs
         reward, time_next, discount = self._n_step(time, env)
         probability = (self.priority[leaves] / total).clamp_min(MIN_PROBABILITY)
-        weight = (probability * self.size) ** -beta
-        return Draw(
-            leaves, time, env, time_next, self.action[time, env], reward, discount, (weight / weight.max()).float()
-        )  # fmt: skip
+        # Where a parallel sum finds a slot that must not be drawn all the same, the batch is learnt from without it.
+        weight = torch.where(self.priority[leaves] > 0, (probability * self.size) ** -beta, 0.0)
+        weight = (weight / weight.max().clamp_min(MIN_PROBABILITY)).float()
+        return Draw(leaves, time, env, time_next, self.action[time, env], reward, discount, weight)
 
     def _n_step(self, time: Tensor, env: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return (sum of discounted rewards, bootstrap slot, bootstrap discount) of each start slot."""
@@ -148,10 +148,10 @@ class DeviceReplay:
         return torch.stack(frames[::-1], dim=-1).view(-1, SIDE, SIDE, FRAMES).permute(0, 3, 1, 2)
 
     def set_priorities(self, leaves: Tensor, error: Tensor) -> None:
-        """Set priorities |error| + 1e-3 of the batch's slots."""
+        """Set priorities |error| + 1e-3 of the batch's slots; one that must not be drawn keeps 0."""
         if self.alpha == 0.0:
             return
-        priority = error.double().abs() + MIN_PRIORITY
+        priority = torch.where(self.priority[leaves] == 0, 0.0, error.double().abs() + MIN_PRIORITY)
         self.max_priority.copy_(torch.maximum(self.max_priority, priority.max()))
         self.priority[leaves] = priority**self.alpha
 

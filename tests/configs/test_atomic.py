@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -28,3 +30,34 @@ def test_permissions_follow_the_umask_whatever_the_writer_did(tmp_path):
     mask = os.umask(0o077)
     os.umask(mask)
     assert path.stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from spikestill.common.atomic import atomic_path
+with atomic_path(Path(sys.argv[1])) as temporary:
+    temporary.write_bytes(bytes(1000))
+    print("writing", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_what_a_killed_writer_left_is_removed_and_what_another_writes_is_not(tmp_path):
+    path = tmp_path / "a"
+    killed, alive = (
+        subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    )
+    try:
+        for process in (killed, alive):
+            assert process.stdout is not None
+            assert process.stdout.readline() == "writing\n"
+        killed.kill()
+        killed.wait()
+        assert len(os.listdir(tmp_path)) == 2
+        write_text(path, "new")
+        assert sorted(os.listdir(tmp_path)) == [f".a.{alive.pid}.tmp", "a"]
+    finally:
+        alive.kill()
+        alive.wait()

@@ -98,6 +98,22 @@ def test_only_slots_with_a_priority_are_drawn_to_the_last_bit_of_the_total():
         assert (device.priority[drawn.leaves] > 0).all()
 
 
+def test_a_slot_without_priority_that_a_parallel_sum_finds_teaches_nothing_and_stays_undrawable():
+    _, device = filled(60, 0.5)
+    slot = int(torch.nonzero(device.priority == 0)[0])
+    device.sum_up()
+    device.running[slot:] += 0.1 * device.running[-1]  # as if rounding had given it a share
+    uniform = torch.linspace(0, 0.99, 64, dtype=torch.float64)
+    drawn = device.draw(uniform, torch.tensor(1.0, dtype=torch.float64))
+    found = drawn.leaves == slot
+    assert found.any()
+    assert (drawn.weight[found] == 0).all()
+    assert drawn.weight.max() == 1
+    device.set_priorities(drawn.leaves, torch.ones(64))
+    assert device.priority[slot] == 0
+    assert (device.priority[drawn.leaves[~found]] > 0).all()
+
+
 def test_a_device_replay_is_restored_whole():
     _, device = filled(150, 0.5)
     other = DeviceReplay(CONFIG.replay_capacity, 4, 3, 0.99, 0.5, CPU)

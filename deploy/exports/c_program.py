@@ -100,11 +100,11 @@ def program(net: IntegerNet, votes_BA: npt.NDArray[np.int64]) -> tuple[str, Memo
         "last_start": _starts(net)[-2],
         "calls": "\n".join(f"    layer_{index}();" for index in range(1, len(net.layers))),
         "frames": len(votes_BA),
-        "expected": _table(votes_BA.reshape(-1), "d"),
+        "expected": table(votes_BA.reshape(-1), "d"),
         "constant_sizes": " + ".join(f"sizeof {name}" for name in constants),
         "working_sizes": " + ".join(f"sizeof {name}" for name in working),
     }
-    parts.append(_fill("main.c", main))
+    parts.append(fill("main.c", main))
     text = "".join(parts)
     text = text.replace("@constant_bytes@", f"{memory.constant_bytes:,}")
     return text.replace("@working_bytes@", f"{memory.working_bytes:,}"), memory
@@ -124,15 +124,15 @@ def _head(net: IntegerNet) -> str:
     plan = plan_transduction(net.layers[0], net.input_shape)
     stride, pad, plane_height, plane_width, out_height, out_width = plan.geometry.tolist()
     channels, height, width = net.input_shape
-    return _fill("head.c", {
+    return fill("head.c", {
         "title": f"The spiking student{f' of {net.game}' if net.game else ''}: frames in, votes out.",
         "version": metadata.version("spikestill"), "constant_bytes": "@constant_bytes@",
         "working_bytes": "@working_bytes@", "channels": channels, "height": height, "width": width,
         "actions": net.actions, "spike_words": _starts(net)[-1], "t_features": net.layers[0].features,
         "t_stride": stride, "t_pad": pad, "t_plane_height": plane_height, "t_plane_width": plane_width,
         "t_out_height": out_height, "t_out_width": out_width, "tap_type": _c_type(_tap_type(net)),
-        "taps": _table(plan.offsets, "d"), "tap_bounds": _table(plan.bounds.reshape(-1), "d"),
-        "t_theta": _table(_int32(plan.theta_O), "d"),
+        "taps": table(plan.offsets, "d"), "tap_bounds": table(plan.bounds.reshape(-1), "d"),
+        "t_theta": table(_int32(plan.theta_O), "d"),
     })  # fmt: skip
 
 
@@ -143,7 +143,7 @@ def _transduction_tables(net: IntegerNet) -> dict[str, int]:
 
 
 def _binary(net: IntegerNet) -> str:
-    return _fill("binary.c", {
+    return fill("binary.c", {
         "count_type": _c_type(_count_type(net)), "patch_words": _patch_words(net), "counts": _lanes(net),
     })  # fmt: skip
 
@@ -157,15 +157,15 @@ def _layer(net: IntegerNet, index: int) -> tuple[str, int, int]:
     gather = Template(NARROW if per_in <= WORD_BITS else WIDE).substitute(
         per_word=max(1, WORD_BITS // per_in), group_words=words_for(per_in)
     )
-    text = _fill("layer.c", {
+    text = fill("layer.c", {
         "index": index, "in_channels": before[0], "in_height": before[1], "in_width": before[2],
         "in_words": words_for(before[0]), "features": after[0], "out_height": after[1], "out_width": after[2],
         "out_words": words_for(after[0]), "kernel": layer.kernel, "stride": layer.stride, "pad": layer.pad,
         "groups": layer.groups, "per_in": per_in, "per_out": layer.features // layer.groups,
         "words": patch_words(layer), "in_start": starts[index - 1], "out_start": starts[index],
         "gather": "\n".join(" " * 24 + line for line in gather.splitlines()),
-        "minus": _table(minus.reshape(-1), "x"), "used": _table(used.reshape(-1), "x"),
-        "least": _table(least(layer, _count_type(net)), "d"),
+        "minus": table(minus.reshape(-1), "x"), "used": table(used.reshape(-1), "x"),
+        "least": table(least(layer, _count_type(net)), "d"),
     })  # fmt: skip
     return text, minus.size, minus.shape[1]
 
@@ -235,7 +235,7 @@ def _int32(theta_O: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     return np.maximum(theta_O, -INT32_MAX)
 
 
-def _table(values: npt.NDArray[Any], form: str) -> str:
+def table(values: npt.NDArray[Any], form: str) -> str:
     """Return the inside of an initialiser, at most 120 characters a line; a 0 where there are no values."""
     return "\n".join(
         _lines([f"{value:#x}" if form == "x" else f"{value}" for value in values.tolist()] or ["0"])
@@ -252,5 +252,6 @@ def _lines(words: list[str]) -> Iterator[str]:
     yield line
 
 
-def _fill(part: str, values: dict[str, Any]) -> str:
+def fill(part: str, values: dict[str, Any]) -> str:
+    """Return a part of a program, of ``c/``, with its values in."""
     return Template((PARTS / part).read_text(encoding="ascii")).substitute(values)

@@ -24,7 +24,7 @@ class ExportConfig(Options):
     core_map: Path = Path("core_map.h5")
     """The core map that ``map`` wrote, for ranc and rtl."""
     agent: Path | None = None
-    """rtl: a fixed-point agent (``teach --precision fixar`` or ``fixed32``), instead of a core map."""
+    """rtl and c: a fixed-point agent (``teach --precision fixar`` or ``fixed32``), instead of a core map or student."""
     accelerator: ArraySpec = dataclasses.field(default_factory=ArraySpec)
     """rtl of an agent: the size of the accelerator."""
     updates: Annotated[int, Range(0, 1000)] = 1

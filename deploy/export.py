@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from spikestill.common.stage import StageResult
 from spikestill.configs.exporting import ExportConfig
 from spikestill.deploy.core_map import CoreMap, check_not_stale
@@ -74,7 +76,24 @@ def _netx(config: ExportConfig, run_dir: Path) -> Written:
     return run_dir / NETX, {"layers": len(net.layers), "frames": len(replay), "ranges": ranges}
 
 
+def _actor(config: ExportConfig, agent: Path, run_dir: Path) -> Written:
+    from spikestill.deploy.exports import c_actor
+    from spikestill.teacher.control import fixed_file
+
+    state = fixed_file.read(agent).state
+    drawn_BS = np.random.default_rng(config.seed).normal(size=(config.frames, state.observation_size))
+    memory = c_actor.write(state, drawn_BS, run_dir / C)
+    return run_dir / C / c_actor.PROGRAM, {
+        "frames": config.frames,
+        "constant_bytes": memory.constant_bytes,
+        "working_bytes": memory.working_bytes,
+        "compile": "cc -std=c99 -O2 -o actor actor.c && ./actor --check < frames.bin",
+    }
+
+
 def _c(config: ExportConfig, run_dir: Path) -> Written:
+    if config.agent is not None:
+        return _actor(config, config.agent, run_dir)
     net, replay = _net_and_replay(config)
     memory = c_program.write(net, replay, run_dir / C)
     return run_dir / C / c_program.PROGRAM, {

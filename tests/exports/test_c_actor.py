@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 
 from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance
+from spikestill.configs.exporting import ExportConfig
 from spikestill.configs.fixed_point import FixedPointConfig
+from spikestill.deploy.export import run
 from spikestill.deploy.exports import c_actor
+from spikestill.teacher.control import fixed_file
 from spikestill.teacher.control.fixed_ddpg import Batch, FixedState, act, initial_state, update
 
 CC = shutil.which("cc")
@@ -70,6 +74,15 @@ def test_the_actor_in_c_gives_the_agents_integers(tmp_path: Path, variant: str, 
     assert played(tmp_path, STRICT, "--check", frames=frames).stdout == "200 observations, 0 differ\n"
     told = f"constants {memory.constant_bytes} bytes, working memory {memory.working_bytes} bytes\n"
     assert played(tmp_path, STRICT, "--memory", frames=b"").stdout == told
+
+
+def test_the_command_writes_an_agents_actor(tmp_path: Path) -> None:
+    fixed_file.save(tmp_path / "agent.safetensors", agent("fixar"), "hopper", Provenance.of({}, 0))
+    result = run(ExportConfig(to="c", agent=tmp_path / "agent.safetensors", frames=7), tmp_path)
+    assert result.artefact == tmp_path / "c" / "actor.c"
+    frames = (tmp_path / "c" / "frames.bin").read_bytes()
+    done = played(tmp_path / "c", STRICT, "--check", frames=frames)
+    assert done.stdout == "7 observations, 0 differ\n"
 
 
 def test_the_check_finds_an_observation_that_is_answered_otherwise(tmp_path: Path) -> None:

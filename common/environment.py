@@ -326,6 +326,16 @@ def check_environment(name: str) -> str:
     )
 
 
+def family_of(name: str) -> str:
+    """Return the family of the environment ``name``, without making one where it is one of ours; '' if unknown."""
+    if name in _registered:
+        return _registered[name].family
+    for family, module in BUILT_IN.items():
+        if name in import_module(module).names():
+            return family
+    return _family_names()[name].spec(name).family if name in _family_names() else ""
+
+
 @functools.cache
 def environment(name: str) -> EnvironmentSpec:
     """Return the environment called ``name``.

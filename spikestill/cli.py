@@ -84,6 +84,7 @@ def _main(words: list[str]) -> int:
     verb, debug = VERBS[words[0]], "--debug" in words
     try:
         check_thread_counts(os.environ)
+        verb = verb.chosen(words[1:])
         arguments = parse(verb, words[1:])
         if "help" in arguments.common:
             print(verb_help(verb))

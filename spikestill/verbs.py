@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ class Verb:
         artefact: name of the file that it writes into its run folder.
         positional: the option that a bare word after the verb sets, '' for none.
         writes: True where it leaves an artefact, and so gets a run folder and a copy of its config.
+        choose: ``module:function`` of (verb, words after it), which returns the verb for them; '' for none.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Verb:
     artefact: str = ""
     positional: str = ""
     writes: bool = True
+    choose: str = ""
 
     @property
     def inputs(self) -> Mapping[str, str]:
@@ -50,6 +52,14 @@ class Verb:
     def goes_on(self) -> bool:
         """The same command goes on where an interruption left it: with ``--resume``, ``run`` and ``sweep`` always."""
         return self.resumable or self.name in ("run", "sweep")
+
+    def chosen(self, words: Sequence[str]) -> Verb:
+        """Return the verb as it is for these words after it: training differs by environment."""
+        if not self.choose:
+            return self
+        found = _import(self.choose)(self, words)
+        assert isinstance(found, Verb)
+        return found
 
     def config_class(self) -> type:
         """Import and return the options' dataclass."""
@@ -73,18 +83,59 @@ def _import(target: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+def by_environment(verb: Verb, words: Sequence[str]) -> Verb:
+    """Return ``teach`` for the environment that the words or their recipe name; ``--algorithm`` means control."""
+    given = {name.replace("-", "_"): value for name, value in _options(words)}
+    if "config" in given:
+        from spikestill.configs.loading import find_recipe, nested, read_recipe
+
+        recipe = nested(read_recipe(find_recipe(given["config"])))
+        inner = recipe.get("environment")
+        given = {"environment.game": inner.get("game", "") if isinstance(inner, Mapping) else ""} | given
+        given |= {"algorithm": ""} if "algorithm" in recipe else {}
+    from spikestill.common.environment import family_of
+
+    name = str(given.get("environment.game", given.get("game", ""))).replace("-", "_")
+    if "algorithm" not in given and family_of(name) in ("", "atari"):
+        return verb
+    return dataclasses.replace(
+        verb,
+        config="spikestill.configs.control:ControlConfig",
+        function="spikestill.teacher.control.teach:run",
+        example="spikestill teach cheetah_run --algorithm sac --precision fp16 --run_dir runs/cheetah\n"
+        "    writes runs/cheetah/teacher.safetensors; Ctrl-C saves, --resume goes on\n"
+        "spikestill teach half_cheetah --algorithm ddpg --hidden 400,300 --batch_size 64 --seeds 2",
+    )
+
+
+def _options(words: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (name, value) of every option in ``words``; a bare word first of all is the environment."""
+    found = []
+    for index, word in enumerate(words):
+        name, equals, value = word.removeprefix("--").partition("=")
+        if word.startswith("--"):
+            following = words[index + 1] if index + 1 < len(words) else ""
+            found.append((name, value if equals else following))
+        elif index == 0 or not words[index - 1].startswith("--") or "=" in words[index - 1]:
+            found.append(("environment.game", word))
+    return found
+
+
 VERBS: dict[str, Verb] = {
     verb.name: verb
     for verb in (
         Verb(
             name="teach",
-            summary="train a teacher: a Q-network that plays one Atari game",
+            summary="train a teacher: a Q-network for an Atari game, SAC or DDPG for a MuJoCo task",
             example="spikestill teach pong --run_dir runs/pong\n"
-            "    writes runs/pong/teacher.safetensors; Ctrl-C saves, --resume goes on",
+            "    writes runs/pong/teacher.safetensors; Ctrl-C saves, --resume goes on\n"
+            "spikestill teach cheetah_run --algorithm sac --precision fp16 --run_dir runs/cheetah\n"
+            "    the same for continuous control; spikestill teach cheetah_run --help has its options",
             config="spikestill.configs.teach:TeachConfig",
             function="spikestill.teacher.atari.teach:run",
             artefact=artefacts.TEACHER,
             positional="environment.game",
+            choose="spikestill.verbs:by_environment",
         ),
         Verb(
             name="import",

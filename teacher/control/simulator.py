@@ -72,11 +72,19 @@ def importing(name: str) -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            import mujoco
+
+            # Or it writes MUJOCO_LOG.TXT where the user stands; what goes wrong is seen in the numbers.
+            mujoco.set_mju_user_warning(_pass_over)
             yield
     except ImportError as error:
         raise UserError(f"{name} wants the MuJoCo simulators: {error}", f"install them: {INSTALL}") from error
     finally:
         absl.setLevel(level)
+
+
+def _pass_over(message: str) -> None:
+    """Take one of MuJoCo's warnings, and do nothing."""
 
 
 class Simulator:

@@ -1,0 +1,161 @@
+"""Options of ``spikestill teach`` for continuous control."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Literal
+
+from spikestill.common.environment import Box, environment
+from spikestill.common.errors import UserError
+from spikestill.common.precision.names import check_emulated
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.options import Options, Range, Share
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MethodsConfig(Options):
+    """What keeps a training in few bits alive (Björck 2021); None: on in formats of fewer bits than fp32."""
+
+    hadam: bool | None = None
+    """hAdam: keep the root of Adam's second moment, by a stable hypotenuse."""
+    softplus_fix: bool | None = None
+    """softplus(x) = x above 10, in the density of a squashed action."""
+    normal_fix: bool | None = None
+    """((x - mean) / deviation)^2 in the normal density, never a square divided by a square."""
+    kahan_momentum: bool | None = None
+    """Kahan summation of the target network, on weights times ``kahan_scale``."""
+    kahan_gradients: bool | None = None
+    """Kahan summation of the critics' and the temperature's weights (``kahan_actor``: the actor's too)."""
+    kahan_actor: bool = False
+    """Kahan gradients of the actor too; the authors' code leaves it out."""
+    kahan_scale: Annotated[float, Range(1, 1e6)] = 1e4
+    """C of Kahan momentum: 100 from pixels."""
+    softplus_limit: Annotated[float, Range(1, 100)] = 10.0
+    """K of the softplus-fix."""
+    loss_scaling: Literal["auto", "none", "amp", "compound"] = "auto"
+    """compound: gradients and moments stay scaled; amp: gradients are divided again (the baseline); none. auto:
+    compound in formats of fewer bits than fp32, else none."""
+    loss_scale: Annotated[float, Range(1, 2**40)] = 1e4
+    """Scale at the start; amp's is 65,536."""
+    loss_scale_period: Annotated[int, Range(1, 1e9)] = 10_000
+    """Updates without overflow before the scale doubles; amp's is 2,000."""
+
+    def resolved(self, low: bool) -> MethodsConfig:
+        """Return the methods with nothing left open; ``low``: the format has fewer bits than fp32."""
+        open_ones = ("hadam", "softplus_fix", "normal_fix", "kahan_momentum", "kahan_gradients")
+        chosen = {name: low if getattr(self, name) is None else getattr(self, name) for name in open_ones}
+        scaling = self.loss_scaling
+        if scaling == "auto":
+            scaling = "compound" if low else "none"
+        return dataclasses.replace(self, loss_scaling=scaling, **chosen)
+
+    def off(self) -> list[str]:
+        """Return the names of the six methods that are off, of resolved ones."""
+        names = ("hadam", "softplus_fix", "normal_fix", "kahan_momentum", "kahan_gradients")
+        found = [name for name in names if not getattr(self, name)]
+        return found if self.loss_scaling == "compound" else [*found, "loss_scaling compound"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ControlConfig(Options):
+    """SAC (Haarnoja 2018) or DDPG (Lillicrap 2016) on one MuJoCo task; periods count agent steps."""
+
+    environment: EnvironmentConfig = dataclasses.field(
+        default_factory=lambda: EnvironmentConfig(game="cartpole_swingup")
+    )
+    """The task, such as ``cheetah_run`` of dm_control or ``half_cheetah`` of Gymnasium."""
+    algorithm: Literal["sac", "ddpg"] = "sac"
+    """``sac``: a random policy with a learned temperature; ``ddpg``: a deterministic one with added noise."""
+    precision: str = "fp32"
+    """Format of everything that learns: fp64, fp32, bf16, fp16, fp8-e5m2, fp8-e4m3, or eXmY for X exponent and Y
+    mantissa bits. No fp32 copy is kept. On a CPU all below fp32 are emulated: every operation's result is rounded,
+    products are summed in fp32."""
+    methods: MethodsConfig = dataclasses.field(default_factory=MethodsConfig)
+    """Methods of Björck 2021."""
+    steps: Annotated[int, Range(1, 1e9)] = 250_000
+    """Agent steps to train for, over all environments."""
+    num_envs: Annotated[int, Range(1, 1024)] = 1
+    """Environments stepped together."""
+    seeds: Annotated[int, Range(1, 64)] = 1
+    """Agents trained together, with the seeds ``seed``, ``seed`` + 1, ...; each as it would be alone. Those
+    after the first are written to ``seed-N/`` in the run folder."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Width of each hidden layer of actor and critics; FIXAR has 400 and 300."""
+    batch_size: Annotated[int, Range(1, 65536)] = 256
+    """Transitions per update."""
+    replay_capacity: Annotated[int, Range(100, 1e8)] = 1_000_000
+    """Transitions that the replay holds."""
+    seed_steps: Annotated[int, Range(1, 1e8)] = 5_000
+    """Agent steps with uniformly random actions before the first update."""
+    update_period: Annotated[int, Range(1, 1024)] = 1
+    """Agent steps per update; a multiple or a divisor of ``num_envs``."""
+    actor_period: Annotated[int, Range(1, 1000)] = 1
+    """Updates of the critics per update of the actor and the temperature; 2 is TD3's."""
+    target_period: Annotated[int, Range(1, 100_000)] = 2
+    """Updates between two steps of the target network."""
+    target_rate: Share = 0.005
+    """Tau: how far a step moves the target network."""
+    discount: Share = 0.99
+    """Discount of one decision."""
+    learning_rate: Annotated[float, Range(1e-12, 1e3)] = 1e-4
+    """Adam's step size, of actor, critics and temperature."""
+    beta1: Annotated[float, Range(0, 0.9999)] = 0.9
+    """Adam's first decay."""
+    beta2: Annotated[float, Range(0, 0.999999)] = 0.999
+    """Adam's second decay."""
+    adam_epsilon: Share = 1e-8
+    """Adam's epsilon; ten times as much is the baseline ``eps``."""
+    initial_temperature: Annotated[float, Range(1e-6, 100)] = 0.1
+    """SAC's temperature at the start."""
+    log_std_low: Annotated[float, Range(-20, 0)] = -5.0
+    """Lower bound of the log of SAC's deviation."""
+    log_std_high: Annotated[float, Range(-20, 10)] = 2.0
+    """Upper bound of the log of SAC's deviation, more than the lower one."""
+    exploration: Share = 0.1
+    """DDPG: deviation of the noise that is added to the actions (in -1..1) while it learns."""
+    twin_critics: bool = False
+    """DDPG: two critics, the smaller one is the target (TD3). SAC always has two."""
+    target_noise: Share = 0.0
+    """DDPG: deviation of the noise on the target's action, clipped to 0.5; 0.2 is TD3's."""
+    evaluation_period: Annotated[int, Range(1, 1e9)] = 10_000
+    """Agent steps between two evaluations."""
+    evaluation_games: Annotated[int, Range(1, 1000)] = 10
+    """Games of an evaluation, from random starts, with the mean action."""
+    checkpoint_minutes: Annotated[float, Range(1e-3, 1e5)] = 10.0
+    """Wall-clock minutes between checkpoints."""
+    threads: Annotated[int, Range(0, 64)] = 0
+    """Threads that compute; 0: one per core. The result does not depend on them."""
+    seed: Annotated[int, Range(0, 2**31 - 65)] = 0
+    """Seed of weights, exploration, replay and starts."""
+
+    def _check(self) -> None:
+        check_emulated(self.precision)
+        if not isinstance(environment(self.environment.game).actions, Box):
+            raise UserError(
+                f"{self.environment.game} has named actions, {self.algorithm} learns tasks whose actions are numbers",
+                "give a MuJoCo task such as cheetah_run, or leave --algorithm away",
+            )
+        if not self.hidden or not all(1 <= width <= 16384 for width in self.hidden):
+            raise UserError(
+                f"hidden is {self.hidden}, each of its widths must be 1..16384", "give --hidden 256,256"
+            )
+        if not self.log_std_low < self.log_std_high:
+            raise UserError(
+                f"log_std_low {self.log_std_low} is not below log_std_high {self.log_std_high}",
+                "give -5 and 2",
+            )
+        if self.num_envs % self.update_period and self.update_period % self.num_envs:
+            raise UserError(
+                f"update_period {self.update_period} neither divides num_envs {self.num_envs} nor is a multiple of it",
+                "give an update_period that does",
+            )
+        if self.replay_capacity < self.num_envs * 2:
+            raise UserError(
+                f"replay_capacity {self.replay_capacity} is less than two steps of {self.num_envs} environments",
+                "raise --replay_capacity",
+            )
+
+    @property
+    def twins(self) -> int:
+        """Number of critics."""
+        return 2 if self.algorithm == "sac" or self.twin_critics else 1

@@ -1,0 +1,157 @@
+"""The file of a control agent: its networks in fp32, what they play, and where they come from.
+
+A safetensors file (``common/tensors.py``: schema, version, provenance, hash). Tensors: ``actor.I.weight`` (inputs,
+outputs) and ``actor.I.bias`` of each layer, ``critic.N.I.weight`` and so on of the critics. ``net`` describes them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from spikestill.common.environment import Box, EnvironmentSpec
+from spikestill.common.errors import MALFORMED, UserError
+from spikestill.common.provenance import Provenance
+from spikestill.common.tensors import read_tensors, write_tensors
+
+SCHEMA = "spikestill.control-agent"
+REMEDY = "give an agent that `spikestill teach` wrote for this task"
+ALGORITHMS = ("sac", "ddpg")
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentFile:
+    """What lies in the file.
+
+    Attributes:
+        environment: name of the task.
+        fields: names of its observation's fields in the order in which they are joined, with their sizes.
+        low, high: bounds of the actions.
+        algorithm: ``sac``, whose actor gives (μ, z), or ``ddpg``, whose actor gives μ.
+        precision: number format that it was trained in, and plays in.
+        log_std: bounds of log σ.
+        actor: (weight (I, O), bias (O,)) of each layer.
+        critics: the same of each critic, which gets (s, a).
+        provenance: what made it.
+    """
+
+    environment: str
+    fields: tuple[tuple[str, int], ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    algorithm: str
+    precision: str
+    log_std: tuple[float, float]
+    actor: list[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]
+    critics: list[list[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]]
+    provenance: Provenance
+
+    def check(self, path: Path, environment: EnvironmentSpec) -> None:
+        """Raise UserError unless the agent plays ``environment``."""
+        fields = tuple((field.name, int(np.prod(field.shape))) for field in environment.fields)
+        actions = environment.actions
+        if self.environment != environment.name or self.fields != fields:
+            raise UserError(
+                f"{path}: plays {self.environment}, not {environment.name}",
+                f"play {self.environment} with it",
+            )
+        if not isinstance(actions, Box) or (actions.low, actions.high) != (self.low, self.high):
+            raise UserError(f"{path}: its actions have other bounds than those of {environment.name}", REMEDY)
+
+
+def save_agent(
+    path: Path,
+    weights: Mapping[str, npt.NDArray[np.float32]],
+    environment: EnvironmentSpec,
+    *,
+    algorithm: str,
+    precision: str,
+    log_std: tuple[float, float],
+    provenance: Provenance,
+) -> None:
+    """Write an agent's file, atomically.
+
+    Args:
+        path: the file.
+        weights: ``actor.I.weight`` and so on, fp32.
+        environment: what it plays.
+        algorithm, precision, log_std: see :class:`AgentFile`.
+        provenance: what made it.
+    """
+    assert isinstance(environment.actions, Box)
+    net = {
+        "environment": environment.name,
+        "fields": [[field.name, int(np.prod(field.shape))] for field in environment.fields],
+        "low": environment.actions.low,
+        "high": environment.actions.high,
+        "algorithm": algorithm,
+        "precision": precision,
+        "log_std": log_std,
+    }
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(each)) for name, each in weights.items()}
+    write_tensors(path, tensors, SCHEMA, provenance, net=json.dumps(net))
+
+
+def read_agent(path: Path) -> AgentFile:
+    """Read what :func:`save_agent` wrote.
+
+    Raises:
+        UserError: the file cannot be read, a layer is missing or misshapen, or a weight is not finite.
+    """
+    tensors, metadata = read_tensors(path, SCHEMA, REMEDY)
+    try:
+        net: dict[str, Any] = json.loads(metadata["net"])
+        fields = tuple((str(name), int(size)) for name, size in net["fields"])
+        low, high = (tuple(float(value) for value in net[name]) for name in ("low", "high"))
+        if net["algorithm"] not in ALGORITHMS or len(low) != len(high) or not low:
+            raise ValueError(f"algorithm {net['algorithm']!r} with {len(low)} and {len(high)} bounds")
+        observation, heads = sum(size for _, size in fields), 2 if net["algorithm"] == "sac" else 1
+        actor = _layers(tensors, "actor", observation, heads * len(low))
+        count = len({name.split(".")[1] for name in tensors if name.startswith("critic.")})
+        critics = [_layers(tensors, f"critic.{index}", observation + len(low), 1) for index in range(count)]
+        bounds = (float(net["log_std"][0]), float(net["log_std"][1]))
+        provenance = Provenance.from_json(metadata["provenance"])
+        return AgentFile(
+            str(net["environment"]), fields, low, high, net["algorithm"], str(net["precision"]), bounds, actor, critics,
+            provenance,
+        )  # fmt: skip
+    except UserError:
+        raise
+    except MALFORMED as error:
+        raise UserError(
+            f"{path}: its content does not fit: {type(error).__name__}: {error}", REMEDY
+        ) from error
+
+
+def _layers(
+    tensors: Mapping[str, torch.Tensor], name: str, inputs: int, outputs: int
+) -> list[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]:
+    """Return a network's layers, checked.
+
+    Raises:
+        ValueError, KeyError: one is missing, misshapen or not finite.
+    """
+    found: list[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]] = []
+    width = inputs
+    while f"{name}.{len(found)}.weight" in tensors:
+        weight_IO, bias_O = (tensors[f"{name}.{len(found)}.{part}"].numpy() for part in ("weight", "bias"))
+        if weight_IO.ndim != 2 or weight_IO.shape[0] != width or bias_O.shape != weight_IO.shape[1:]:
+            raise ValueError(
+                f"{name}.{len(found)} has shapes {weight_IO.shape}, {bias_O.shape}; {width} inputs wanted"
+            )
+        if weight_IO.dtype != np.float32 or bias_O.dtype != np.float32:
+            raise ValueError(f"{name}.{len(found)} is {weight_IO.dtype}, float32 wanted")
+        if not (np.isfinite(weight_IO).all() and np.isfinite(bias_O).all()):
+            raise ValueError(f"{name}.{len(found)} holds NaN or infinite values")
+        width = weight_IO.shape[1]
+        found.append((weight_IO, bias_O))
+    if not found or width != outputs:
+        raise ValueError(f"{name} has {len(found)} layers and {width} outputs, {outputs} wanted")
+    return found

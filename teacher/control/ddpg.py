@@ -1,0 +1,71 @@
+"""Deep deterministic policy gradient (Lillicrap 2016) over operations of any number format, with TD3's changes.
+
+    y = r + γ Q̄(s', μ̄(s'))          critic: mean squared error          actor: −mean Q(s, μ(s))
+
+TD3 (Fujimoto 2018) has a second critic, of which the smaller value is the target, noise on the target's action, and
+an actor that steps every other time: options here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spikestill.teacher.control import networks
+from spikestill.teacher.control.actor_critic import (
+    AgentState,
+    Batch,
+    Both,
+    Noise,
+    Settings,
+    action_gradient,
+    in_turn,
+    learn_critics,
+    move_targets,
+    rounded_batch,
+    target_values,
+)
+from spikestill.teacher.control.optimiser import count, grow, step
+
+NOISE_LIMIT = 0.5
+"""TD3 clips the noise on the target's action to this."""
+
+
+def update(
+    o: Any, state: AgentState, settings: Settings, batch: Batch, noise: Noise, both: Both = in_turn
+) -> dict[str, Any]:
+    """Do one update in place; see :func:`sac.update`. Only the next action's noise is read."""
+    config, batch = settings.config, rounded_batch(o, batch)
+    target_actor = networks.layers(state.target_actor_NP[0], settings.actor_sizes)
+    following = o.tanh(networks.forward(o, target_actor, batch.next_obs_BS)[-1])
+    if config.target_noise:
+        added = np.clip(config.target_noise * noise.next_BD, -NOISE_LIMIT, NOISE_LIMIT)
+        following = o.array(np.clip(o.host(following) + added, -1.0, 1.0))
+    values = target_values(state, settings, o, o.joined(batch.next_obs_BS, following), both)
+    target_B = o.target(
+        batch.reward_B, batch.going_on_B, values, o.zeros(len(batch.reward_B)), 0.0, config.discount
+    )
+    found = learn_critics(o, state, settings, batch, target_B, both)
+    if state.updates % config.actor_period == 0:
+        found |= learn_actor(o, state, settings, batch.obs_BS, both)
+    if state.updates % config.target_period == 0:
+        move_targets(o, state, settings, both)
+    state.updates += 1
+    return found
+
+
+def learn_actor(o: Any, state: AgentState, settings: Settings, obs_BS: Any, both: Both) -> dict[str, Any]:
+    """Step the actor along the first critic's gradient."""
+    trained, sizes = state.actor, settings.actor_sizes
+    net = networks.layers(trained.p_NP[0], sizes)
+    activations = networks.forward(o, net, obs_BS)
+    action_BD = o.tanh(activations[-1])
+    share = o.scalar(trained.scale / len(obs_BS))
+    g_BD, values = action_gradient(o, state, settings, obs_BS, action_BD, -share, both)
+    g_BD = o.tanh_backward(g_BD, action_BD)
+    networks.backward(o, net, activations, g_BD, networks.layers(trained.g_NP[0], sizes))
+    if count(o, trained, o.finish(trained.g_NP[0]), settings.methods):
+        step(o, trained, 0, settings.adam_actor, settings.methods)
+        grow(o, trained, settings.methods)
+    return {"policy_values": values}

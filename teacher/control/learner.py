@@ -1,0 +1,197 @@
+"""What trains: it acts, updates and is saved whole, in whatever arithmetic.
+
+Axis suffixes: N environments, B batch, S observation, D action numbers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from spikestill.common.errors import UserError
+from spikestill.common.precision.rounding import number_format
+from spikestill.configs.control import ControlConfig
+from spikestill.teacher.control import ddpg, networks, sac
+from spikestill.teacher.control.actor_critic import (
+    AgentState,
+    Batch,
+    Both,
+    Noise,
+    Settings,
+    in_turn,
+    new_state,
+)
+from spikestill.teacher.control.operations import STEP, HostOperations
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+UPDATES = {"sac": sac.update, "ddpg": ddpg.update}
+OVERFLOWS = 100
+"""Updates in a row without a step after which a training is given up: the scale has fallen by 2^100."""
+
+
+class DivergedError(UserError):
+    """Weights that are not finite, or gradients that overflow in every update."""
+
+
+class Learner(Protocol):
+    """An agent in training; actions are in -1..1."""
+
+    def act(
+        self, obs_NS: npt.NDArray[np.float32], rng: np.random.Generator | None
+    ) -> npt.NDArray[np.float32]:
+        """Return actions (N, D): explored with random numbers, the policy's mean without."""
+        ...
+
+    def update(self, batch: Batch, rng: np.random.Generator) -> dict[str, float]:
+        """Do one update; return what the learning curve shows.
+
+        Raises:
+            DivergedError: nothing can be learned any more.
+        """
+        ...
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the whole state."""
+        ...
+
+    def restore(self, arrays: Arrays) -> None:
+        """Restore what :meth:`arrays` returned."""
+        ...
+
+    def weights(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return what plays: ``actor.I.weight``, ``actor.I.bias`` and the critics' ``critic.N.I.weight``, fp32."""
+        ...
+
+
+class FloatLearner:
+    """SAC or DDPG in a floating-point format, on the host.
+
+    Args:
+        config: the options.
+        observation, action: sizes S, D.
+        seed: of the weights.
+        both: how work on two critics is done.
+    """
+
+    def __init__(
+        self, config: ControlConfig, observation: int, action: int, seed: int, both: Both = in_turn
+    ) -> None:
+        self.config, self.both = config, both
+        self.form = number_format(config.precision)
+        self.o = HostOperations(self.form)
+        self.settings = Settings.of(config, observation, action, self.form.low)
+        self.state = new_state(self.o, self.settings, np.random.default_rng(seed))
+        self._fragile = self.form.low and self.settings.methods.loss_scaling == "none"
+
+    def act(
+        self, obs_NS: npt.NDArray[np.float32], rng: np.random.Generator | None
+    ) -> npt.NDArray[np.float32]:
+        """See :class:`Learner`.
+
+        Raises:
+            DivergedError: an action is not finite.
+        """
+        noise_ND = None if rng is None else rng.standard_normal((len(obs_NS), self.settings.action))
+        action_ND = mean_or_sample(self.o, self.state, self.settings, obs_NS, noise_ND)
+        if not np.isfinite(action_ND).all():
+            raise DivergedError(
+                f"update {self.state.updates}: the actor's actions in {self.form.name} are not finite",
+                self._remedy(),
+            )
+        return action_ND
+
+    def update(self, batch: Batch, rng: np.random.Generator) -> dict[str, float]:
+        """See :class:`Learner`."""
+        shape = (len(batch.reward_B), self.settings.action)
+        noise = Noise(rng.standard_normal(shape), rng.standard_normal(shape))
+        before = copy.deepcopy(self.state) if self._fragile else self.state
+        update = UPDATES[self.config.algorithm]
+        with np.errstate(all="ignore"):
+            found = update(self.o, self.state, self.settings, batch, noise, self.both)
+        self._check(before, batch, noise)
+        values = found["values"][0]
+        report = {"q": float(np.mean(values)), "target": float(np.mean(found["target"]))}
+        report["loss"] = float(np.mean((values.reshape(-1).astype(np.float64) - found["target"]) ** 2))
+        report |= {name: float(found[name]) for name in ("entropy", "alpha") if name in found}
+        return report
+
+    def _check(self, before: AgentState, batch: Batch, noise: Noise) -> None:
+        if not self.form.low:
+            return
+        groups = {"actor": self.state.actor, "critics": self.state.critics}
+        stuck = [name for name, group in groups.items() if group.in_a_row >= OVERFLOWS]
+        broken = [name for name, group in groups.items() if not np.isfinite(group.p_NP).all()]
+        if not stuck and not broken:
+            return
+        # Where steps are left out the state is still the one that overflows; else a finite gradient broke in the step.
+        operation = first_overflow(before, self.settings, batch, noise) if stuck or self._fragile else STEP
+        happened = (
+            f"the {stuck[0]} overflow in every update" if stuck else f"weights of {broken[0]} are not finite"
+        )
+        raise DivergedError(
+            f"update {self.state.updates}: {self.form.name} does not hold this training: {happened}, first in: "
+            f"{operation}; methods that are off: {', '.join(self.settings.methods.off()) or 'none'}",
+            self._remedy(),
+        )
+
+    def _remedy(self) -> str:
+        off = self.settings.methods.off()
+        names = [name.replace(" ", "=") for name in off]
+        if self.form.low and names:
+            flags = " ".join(f"--methods.{n}" if "=" in n else f"--methods.{n}=true" for n in names)
+            return f"turn on what is off ({flags}), or give --precision fp32"
+        return "lower --learning_rate, or give --precision fp32"
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """See :class:`Learner`."""
+        return self.state.arrays(self.o)
+
+    def restore(self, arrays: Arrays) -> None:
+        """See :class:`Learner`."""
+        self.state.restore(self.o, arrays)
+
+    def weights(self) -> dict[str, npt.NDArray[np.float32]]:
+        """See :class:`Learner`."""
+        found = {}
+        flat = [("actor", self.state.actor.p_NP[0], self.settings.actor_sizes)]
+        flat += [
+            (f"critic.{index}", each, self.settings.critic_sizes)
+            for index, each in enumerate(self.state.critics.p_NP)
+        ]
+        for name, values, sizes in flat:
+            for index, layer in enumerate(networks.layers(values, sizes)):
+                found[f"{name}.{index}.weight"] = np.array(layer.weight_IO, np.float32)
+                found[f"{name}.{index}.bias"] = np.array(layer.bias_O, np.float32)
+        return found
+
+
+def mean_or_sample(
+    o: Any, state: AgentState, settings: Settings, obs_NS: npt.ArrayLike, noise_ND: npt.NDArray[Any] | None
+) -> npt.NDArray[np.float32]:
+    """Return actions (N, D) in -1..1: the mean, tanh μ, without noise; else the policy's sample, or DDPG's action plus
+    ``exploration`` times the noise."""
+    net = networks.layers(state.actor.p_NP[0], settings.actor_sizes)
+    with np.errstate(all="ignore"):
+        head = networks.forward(o, net, o.array(obs_NS))[-1]
+        if settings.config.algorithm == "sac" and noise_ND is not None:
+            return np.asarray(
+                o.host(o.sample(head, o.array(noise_ND), settings.policy).action_BD), np.float32
+            )
+        mean = np.ascontiguousarray(o.host(head)[:, : settings.action])
+        action = np.asarray(o.host(o.tanh(o.array(mean))), np.float32)
+    if noise_ND is not None:
+        action = np.clip(action + settings.config.exploration * noise_ND, -1.0, 1.0).astype(np.float32)
+    return action
+
+
+def first_overflow(state: AgentState, settings: Settings, batch: Batch, noise: Noise) -> str:
+    """Return the first operation of an update whose result is not finite; the state is left as it is."""
+    o = HostOperations(number_format(settings.config.precision))
+    o.watch = []
+    with np.errstate(all="ignore"):
+        UPDATES[settings.config.algorithm](o, copy.deepcopy(state), settings, batch, noise, in_turn)
+    return o.watch[0] if o.watch else "none of its operations"

@@ -1,0 +1,262 @@
+"""What an agent computes with: layers, policies, losses, optimiser steps, target updates, in one number format.
+
+The agents (``sac.py``, ``ddpg.py``) are written over these operations alone. :class:`HostOperations` runs them on a
+CPU in any format: products in fp32 (fp64 in fp64) by BLAS, every result rounded to the format.
+
+Axis suffixes: B batch, D action numbers, O, I layer outputs and inputs, P parameters, flat.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from spikestill.common.precision.rounding import NumberFormat, round_all
+from spikestill.teacher.control import kernels
+
+Array = npt.NDArray[Any]
+STEP = "optimiser step"
+"""Name of the operation that changes the weights."""
+
+
+class Layer(NamedTuple):
+    """One layer: weight (I, O), bias (O,)."""
+
+    weight_IO: Any
+    bias_O: Any
+
+
+class Sample(NamedTuple):
+    """A squashed Gaussian's action and what its gradient needs, each (B, D); log π is (B,)."""
+
+    head_BO: Any
+    noise_BD: Any
+    t_BD: Any
+    std_BD: Any
+    u_BD: Any
+    action_BD: Any
+    density_B: Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PolicyRule:
+    """How a head becomes an action.
+
+    Attributes:
+        low, high: bounds of log σ.
+        added: to σ.
+        limit: K of the softplus-fix.
+        normal_fix, softplus_fix: methods of Björck 2021.
+    """
+
+    low: float
+    high: float
+    added: float
+    limit: float
+    normal_fix: bool
+    softplus_fix: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdamRule:
+    """How parameters step.
+
+    Attributes:
+        rate, beta1, beta2, epsilon: η, β₁, β₂, ε.
+        root_form: hAdam.
+        kahan: Kahan gradients.
+    """
+
+    rate: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    root_form: bool
+    kahan: bool
+
+
+class HostOperations:
+    """The operations on a CPU.
+
+    Args:
+        form: the number format.
+    """
+
+    def __init__(self, form: NumberFormat) -> None:
+        self.form = form
+        self.q = form.rounding
+        self.real = np.dtype(form.storage).type
+        self.watch: list[str] | None = None
+
+    def _seen(self, operation: str, *results: Any) -> None:
+        """Note the operation where it is the first whose result is not finite, while ``watch`` is a list."""
+        if self.watch is not None and not all(np.isfinite(each).all() for each in results):
+            self.watch.append(operation)
+
+    def array(self, values: npt.ArrayLike) -> Array:
+        """Return ``values`` in the format, as an array of the operations' own."""
+        found = np.array(values, self.real, order="C")
+        if self.form.low:
+            round_all(found.reshape(-1), self.q)
+        return found
+
+    def host(self, values: Any) -> Array:
+        """Return an array of the operations as NumPy's."""
+        return np.asarray(values)
+
+    def empty(self, *shape: int) -> Array:
+        """Return an array that is not initialised."""
+        return np.empty(shape, self.real)
+
+    def zeros(self, *shape: int) -> Array:
+        """Return zeros."""
+        return np.zeros(shape, self.real)
+
+    def joined(self, x_BI: Array, y_BD: Array) -> Array:
+        """Return (x, y) side by side, (B, I + D)."""
+        return np.concatenate([x_BI, y_BD], axis=1)
+
+    def linear(self, x_BI: Array, layer: Layer, relu: bool) -> Array:
+        """Return x W + b (B, O), the sum in the storage's type and rounded once; max(., 0) where ``relu``."""
+        y_BO = np.matmul(x_BI, layer.weight_IO)
+        kernels.add_bias(y_BO, layer.bias_O, relu, self.q)
+        self._seen("matrix product, forward", y_BO)
+        return y_BO
+
+    def backward(self, g_BO: Array, layer: Layer, active_BI: Array | None) -> Array:
+        """Return g Wᵀ (B, I); zero where a unit of ``active_BI`` was not active."""
+        g_BI = np.matmul(g_BO, layer.weight_IO.T)
+        if active_BI is None:
+            round_all(g_BI.reshape(-1), self.q)
+        else:
+            kernels.mask(g_BI, active_BI, self.q)
+        self._seen("matrix product, backward to the activations", g_BI)
+        return g_BI
+
+    def weight_gradient(self, x_BI: Array, g_BO: Array, into: Layer) -> None:
+        """Write xᵀ g and the sum of g over the batch; :meth:`finish` rounds them."""
+        np.matmul(x_BI.T, g_BO, out=into.weight_IO)
+        np.add.reduce(g_BO, axis=0, out=into.bias_O)
+
+    def finish(self, g_P: Array) -> bool:
+        """Round gradients; return True where all are finite."""
+        finite = bool(round_all(g_P, self.q))
+        self._seen("matrix product, backward to the weights", g_P)
+        return finite
+
+    def sample(self, head_BO: Array, noise_BD: Array, rule: PolicyRule) -> Sample:
+        """Return the action of a head (μ, z) and its log π."""
+        shape, real = noise_BD.shape, self.real
+        t, std, u, a = (np.empty(shape, real) for _ in range(4))
+        density_B = np.empty(shape[0], real)
+        kernels.squash(
+            head_BO, noise_BD, real(rule.low), real(0.5 * (rule.high - rule.low)), real(rule.added), real(rule.limit),
+            rule.normal_fix, rule.softplus_fix, self.q, t, std, u, a, density_B,
+        )  # fmt: skip
+        self._seen("sampling an action", a)
+        self._seen("log density of the action", density_B)
+        return Sample(head_BO, noise_BD, t, std, u, a, density_B)
+
+    def sample_backward(self, found: Sample, g_action_BD: Array, g_density: float, rule: PolicyRule) -> Array:
+        """Return the gradient of the head (B, 2 D)."""
+        g_BO, real = np.empty(found.head_BO.shape, self.real), self.real
+        kernels.squash_backward(
+            g_action_BD, real(g_density), found.head_BO, found.noise_BD, found.t_BD, found.std_BD, real(rule.added),
+            found.u_BD, found.action_BD, real(0.5 * (rule.high - rule.low)), real(rule.limit), rule.normal_fix,
+            rule.softplus_fix, self.q, g_BO,
+        )  # fmt: skip
+        self._seen("gradient of the log density", g_BO)
+        return g_BO
+
+    def tanh(self, u_BD: Array) -> Array:
+        """Return tanh u; ``u_BD`` is written over."""
+        kernels.tanh(u_BD, self.q)
+        return u_BD
+
+    def tanh_backward(self, g_BD: Array, a_BD: Array) -> Array:
+        """Return g (1 − a²); ``g_BD`` is written over."""
+        kernels.tanh_backward(g_BD, a_BD, self.q)
+        return g_BD
+
+    def target(
+        self,
+        reward_B: Array,
+        going_on_B: Array,
+        values: Sequence[Array],
+        density_B: Array,
+        alpha: float,
+        discount: float,
+    ) -> Array:
+        """Return y = r + γ · going_on · (min Q̄ − α log π), (B,); one value or two, each (B, 1)."""
+        y_B = np.empty(reward_B.shape, self.real)
+        first, last = values[0].reshape(-1), values[-1].reshape(-1)
+        kernels.bellman(
+            reward_B, going_on_B, first, last, density_B, self.real(alpha), self.real(discount), self.q, y_B
+        )
+        self._seen("target of the critic", y_B)
+        return y_B
+
+    def temporal_difference(self, value_B1: Array, target_B: Array, factor: float) -> Array:
+        """Return the gradient (B, 1) of the squared error, times ``factor``."""
+        g_B = np.empty(target_B.shape, self.real)
+        kernels.temporal_difference(value_B1.reshape(-1), target_B, self.real(factor), self.q, g_B)
+        self._seen("gradient of the critic's loss", g_B)
+        return g_B[:, None]
+
+    def of_smaller(self, values: Sequence[Array], factor: float) -> list[Array]:
+        """Return for each of one or two values (B, 1) ``factor`` where it is the smaller, else 0."""
+        with np.errstate(over="ignore"):
+            full = self.array([factor])[0]
+        if len(values) == 1:
+            return [np.full_like(values[0], full)]
+        first = values[0] < values[1]
+        return [np.where(first, full, self.real(0)), np.where(first, self.real(0), full)]
+
+    def sum(self, parts: Sequence[Array]) -> Array:
+        """Return the sum of one or two arrays; the first is written over."""
+        first, *others = (np.ascontiguousarray(part) for part in parts)
+        for other in others:
+            kernels.add(first.reshape(-1), other.reshape(-1), self.q)
+        return first
+
+    def scalar(self, value: float) -> float:
+        """Return ``value`` rounded to the format."""
+        return float(self.array([value])[0])
+
+    def mean(self, x_B: Array) -> float:
+        """Return the mean, summed in the storage's type or better, rounded once."""
+        return self.scalar(float(np.mean(x_B, dtype=self.real)))
+
+    def multiply(self, x_P: Array, factor: float) -> bool:
+        """x ← factor · x; return True where all of it is finite then."""
+        return bool(kernels.multiply(x_P, self.real(factor), self.q))
+
+    def adam(
+        self, p: Array, m: Array, w: Array, c: Array, g: Array, step: int, scale: float, rule: AdamRule
+    ) -> None:
+        """Step the parameters, in place; ``step`` counts from 1, ``scale`` is the gradients' own."""
+        real = self.real
+        beta2, rest2 = rule.beta2, 1.0 - rule.beta2
+        if rule.root_form:
+            beta2, rest2 = beta2**0.5, rest2**0.5
+        kernels.adam(
+            p, m, w, c, g, real(rule.beta1), real(1.0 - rule.beta1), real(beta2), real(rest2),
+            real(rule.rate / (1.0 - rule.beta1**step)), real((1.0 - rule.beta2**step) ** 0.5),
+            real(self.scalar(scale * rule.epsilon)), rule.root_form, rule.kahan, self.q,
+        )  # fmt: skip
+        self._seen(STEP, p)
+
+    def average(self, target: Array, p: Array, tau: float) -> None:
+        """Move the target's weights towards ``p``, in place."""
+        kernels.average(target, p, self.real(tau), self.real(1.0 - tau), self.q)
+
+    def average_kahan(
+        self, total: Array, c: Array, target: Array, p: Array, tau: float, scale: float
+    ) -> None:
+        """Move the target's weights towards ``p`` by Kahan momentum, in place."""
+        kernels.average_kahan(total, c, target, p, self.real(tau), self.real(scale), self.q)
+        self._seen("Kahan momentum", total)

@@ -1,0 +1,96 @@
+"""Soft actor-critic (Haarnoja 2018) over operations of any number format.
+
+    y = r + γ (min Q̄(s', a') − α log π(a'|s'))          critics: the sum of both mean squared errors
+    actor: mean(α log π − min Q)                         temperature: mean(α (−log π − H̄)), H̄ = −D
+
+The losses are multiplied by their loss scales where they begin: in the gradients of Q, log π and log α.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from spikestill.teacher.control import networks
+from spikestill.teacher.control.actor_critic import (
+    AgentState,
+    Batch,
+    Both,
+    Noise,
+    Settings,
+    action_gradient,
+    in_turn,
+    learn_critics,
+    move_targets,
+    rounded_batch,
+    target_values,
+)
+from spikestill.teacher.control.optimiser import count, grow, step
+
+
+def temperature(o: Any, state: AgentState) -> float:
+    """Return α = exp(log α), rounded."""
+    assert state.temperature is not None
+    logarithm = float(o.host(state.temperature.p_NP)[0, 0])
+    return float(o.scalar(math.exp(min(logarithm, 700.0)))) if not math.isnan(logarithm) else math.nan
+
+
+def update(
+    o: Any, state: AgentState, settings: Settings, batch: Batch, noise: Noise, both: Both = in_turn
+) -> dict[str, Any]:
+    """Do one update in place; return what it found, of which only the log reads.
+
+    Args:
+        o: operations of the format.
+        state: is changed.
+        settings: what does not change.
+        batch: transitions, rounded here.
+        noise: of both actions.
+        both: how work on two networks is done.
+    """
+    batch = rounded_batch(o, batch)
+    actor = networks.layers(state.actor.p_NP[0], settings.actor_sizes)
+    head = networks.forward(o, actor, batch.next_obs_BS)[-1]
+    following = o.sample(head, o.array(noise.next_BD), settings.policy)
+    values = target_values(state, settings, o, o.joined(batch.next_obs_BS, following.action_BD), both)
+    target_B = o.target(
+        batch.reward_B,
+        batch.going_on_B,
+        values,
+        following.density_B,
+        temperature(o, state),
+        settings.config.discount,
+    )
+    found = learn_critics(o, state, settings, batch, target_B, both)
+    if state.updates % settings.config.actor_period == 0:
+        found |= learn_actor(o, state, settings, batch.obs_BS, o.array(noise.now_BD), both)
+    if state.updates % settings.config.target_period == 0:
+        move_targets(o, state, settings, both)
+    state.updates += 1
+    return found
+
+
+def learn_actor(
+    o: Any, state: AgentState, settings: Settings, obs_BS: Any, noise_BD: Any, both: Both
+) -> dict[str, Any]:
+    """Step the actor, then the temperature by the same actions."""
+    assert state.temperature is not None
+    trained, sizes, alpha = state.actor, settings.actor_sizes, temperature(o, state)
+    net = networks.layers(trained.p_NP[0], sizes)
+    activations = networks.forward(o, net, obs_BS)
+    found = o.sample(activations[-1], noise_BD, settings.policy)
+    share = o.scalar(trained.scale / len(obs_BS))
+    g_action_BD, values = action_gradient(o, state, settings, obs_BS, found.action_BD, -share, both)
+    g_head = o.sample_backward(found, g_action_BD, o.scalar(share * alpha), settings.policy)
+    networks.backward(o, net, activations, g_head, networks.layers(trained.g_NP[0], sizes))
+    if count(o, trained, o.finish(trained.g_NP[0]), settings.methods):
+        step(o, trained, 0, settings.adam_actor, settings.methods)
+        grow(o, trained, settings.methods)
+    entropy = -o.mean(found.density_B)
+    heat = state.temperature
+    # d/d log α of mean(α (−log π − H̄)) is the same α (entropy − H̄).
+    heat.g_NP[...] = o.array([[heat.scale * o.scalar(alpha * o.scalar(entropy + settings.action))]])
+    if count(o, heat, o.finish(heat.g_NP[0]), settings.methods):
+        step(o, heat, 0, settings.adam, settings.methods)
+        grow(o, heat, settings.methods)
+    return {"entropy": entropy, "alpha": alpha, "policy_values": values}

@@ -1,0 +1,327 @@
+"""The ``teach`` stage for continuous control: environments, replay, learner and their checkpoint.
+
+Several seeds train in one process, each in its own thread with everything its own: a seed is what it is alone, bit
+for bit. One seed alone uses the threads for its two critics.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from spikestill.common.artefacts import RESUMED_FROM, TEACHER
+from spikestill.common.environment import Box, environment
+from spikestill.common.errors import UserError
+from spikestill.common.precision.rounding import number_format
+from spikestill.common.processor import cores, keep_freed_memory
+from spikestill.common.provenance import Provenance
+from spikestill.common.stage import StageResult, goes_on
+from spikestill.common.tensors import restoring
+from spikestill.common.training import BEGIN_ANEW, Sitting, read_checkpoint, write_checkpoint
+from spikestill.configs.control import ControlConfig
+from spikestill.configs.loading import plain
+from spikestill.teacher.control.actor_critic import Both, in_turn
+from spikestill.teacher.control.agent_file import save_agent
+from spikestill.teacher.control.blas import one_thread
+from spikestill.teacher.control.learner import DivergedError, FloatLearner, Learner
+from spikestill.teacher.control.play import joined, play_games, within
+from spikestill.teacher.control.replay import Replay
+
+CHECKPOINT = RESUMED_FROM["teach"]
+SCHEMA = "spikestill.control-checkpoint"
+# Options that may differ between a run and its resumption.
+FREE_OPTIONS = ("checkpoint_minutes", "steps", "threads", "evaluation_period", "evaluation_games")
+SHOWN_STEPS = 500
+"""Agent steps of every seed between two looks at the user's wish to stop, at most."""
+
+
+class Training:
+    """One agent, its environments, its replay and its random numbers: all that a checkpoint holds.
+
+    Args:
+        config: the options.
+        seed: this agent's.
+        both: how work on two critics is done.
+    """
+
+    def __init__(self, config: ControlConfig, seed: int, both: Both = in_turn) -> None:
+        self.config, self.seed = config, seed
+        self.spec = environment(config.environment.game)
+        assert isinstance(self.spec.actions, Box)
+        self.actions = self.spec.actions
+        self.envs = self.spec.make(config.environment, config.num_envs, 0)
+        self.observations = self.envs.reset(np.arange(config.num_envs) + 1000 * (seed + 1))
+        sizes = joined(self.observations).shape[1], self.actions.shape[0]
+        self.learner: Learner = FloatLearner(config, *sizes, seed, both)
+        self.replay = Replay(config.replay_capacity, *sizes)
+        self.rng = np.random.default_rng([seed, 1])
+        self.begins_N: npt.NDArray[np.bool_] = np.zeros(config.num_envs, np.bool_)
+        self.running_N: npt.NDArray[np.float64] = np.zeros(config.num_envs)
+        self.step = self.updates = self.games = 0
+        self.returns: deque[float] = deque(maxlen=20)
+        self.report: dict[str, float] = {}
+        self._judges: Any = None
+
+    def advance(self, until: int) -> None:
+        """Act and learn until ``until`` agent steps are done.
+
+        Raises:
+            DivergedError: nothing can be learned any more.
+            UserError: a simulation diverged.
+        """
+        while self.step < until:
+            self._act()
+            due = self.step - self.config.seed_steps
+            while due > 0 and self.updates < due // self.config.update_period:
+                batch = self.replay.sample(self.rng, self.config.batch_size)
+                self.report = self.learner.update(batch, self.rng)
+                self.updates += 1
+
+    def _act(self) -> None:
+        config, obs_NS = self.config, joined(self.observations)
+        if self.step < config.seed_steps:
+            unit_ND = self.rng.uniform(-1.0, 1.0, (config.num_envs, self.actions.shape[0])).astype(np.float32)
+        else:
+            unit_ND = self.learner.act(obs_NS, self.rng)
+        self.envs.send(within(self.actions, unit_ND))
+        self.observations, reward_N, terminated_N, truncated_N = self.envs.receive()
+        kept_N = ~self.begins_N
+        going_on_N = (~terminated_N).astype(np.float32)
+        self.replay.add(obs_NS, unit_ND, reward_N, going_on_N, joined(self.observations), kept_N)
+        self.running_N += np.where(kept_N, reward_N, 0.0)
+        self.begins_N = terminated_N | truncated_N
+        for index in np.flatnonzero(self.begins_N):
+            self.returns.append(float(self.running_N[index]))
+            self.running_N[index] = 0.0
+            self.games += 1
+        self.step += config.num_envs
+
+    def evaluate(self) -> dict[str, Any]:
+        """Play the evaluation's games from random starts with the mean action; return what the curve shows."""
+        games = self.config.evaluation_games
+        if self._judges is None:
+            self._judges = self.spec.make(self.config.environment, games, 0)
+        seeds = np.random.default_rng([self.seed, 2, self.step]).integers(2**31 - 1, size=games)
+        returns_N, _ = play_games(
+            lambda obs_NS: self.learner.act(obs_NS, None), self._judges, self.actions, seeds
+        )
+        return {"mean_return": float(returns_N.mean()), "returns": [round(float(r), 3) for r in returns_N]}
+
+    def state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        """Return the whole state as (arrays, plain values)."""
+        parts = {
+            "learner": self.learner.arrays(), "replay": self.replay.state(), "envs": self.envs.state(),
+            "acting": {"begins": self.begins_N, "running": self.running_N},
+        }  # fmt: skip
+        arrays = {f"{part}.{name}": array for part, each in parts.items() for name, array in each.items()}
+        counters = {name: getattr(self, name) for name in ("step", "updates", "games")}
+        counters |= {"returns": list(self.returns), "report": self.report}
+        return arrays, {**counters, "rng": self.rng.bit_generator.state}
+
+    def set_state(self, arrays: Mapping[str, npt.NDArray[Any]], counters: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state` returned."""
+        parts: dict[str, dict[str, npt.NDArray[Any]]] = {}
+        for name, array in arrays.items():
+            part, _, inner = name.partition(".")
+            parts.setdefault(part, {})[inner] = array
+        self.learner.restore(parts["learner"])
+        self.replay.set_state(parts["replay"])
+        self.observations = self.envs.set_state(parts["envs"])
+        self.begins_N, self.running_N = parts["acting"]["begins"].copy(), parts["acting"]["running"].copy()
+        for name in ("step", "updates", "games"):
+            setattr(self, name, int(counters[name]))
+        self.returns.extend(counters["returns"])
+        self.report = dict(counters["report"])
+        self.rng.bit_generator.state = counters["rng"]
+
+    def close(self) -> None:
+        """Release the simulators."""
+        self.envs.close()
+        if self._judges is not None:
+            self._judges.close()
+
+
+class Trainings:
+    """All seeds of a run, and the threads on which they train.
+
+    Args:
+        config: the options.
+        checkpoint: the file to go on from; None: begin.
+    """
+
+    def __init__(self, config: ControlConfig, checkpoint: Path | None = None) -> None:
+        self.config = config
+        threads = config.threads or cores()
+        lanes = 2 if config.seeds == 1 and config.twins == 2 and threads > 1 else 0
+        workers = 1 if lanes else max(1, min(threads, config.seeds))
+        # What overflows in a format is told by the agents.
+        self._pool = ThreadPoolExecutor(workers, initializer=lambda: np.seterr(all="ignore"))
+        both = self._beside if lanes else in_turn
+        self.each = [Training(config, config.seed + index, both) for index in range(config.seeds)]
+        self.parents: dict[str, str] = {}
+        if checkpoint is not None:
+            self._restore(checkpoint)
+
+    def _beside(self, work: Callable[[int], Any], number: int) -> list[Any]:
+        """Do the second piece of work on the other thread."""
+        if number < 2:
+            return in_turn(work, number)
+        other = self._pool.submit(work, 1)
+        try:
+            first = work(0)
+        except BaseException:
+            other.cancel()
+            raise
+        return [first, other.result()]
+
+    @property
+    def step(self) -> int:
+        """Agent steps that every seed has done."""
+        return self.each[0].step
+
+    def advance(self, until: int) -> None:
+        """Train every seed until ``until`` agent steps."""
+        self._all(lambda training: training.advance(until))
+
+    def evaluate(self) -> list[dict[str, Any]]:
+        """Evaluate every seed."""
+        return self._all(lambda training: training.evaluate())
+
+    def _all(self, work: Callable[[Training], Any]) -> list[Any]:
+        if len(self.each) == 1:
+            return [work(self.each[0])]
+        return list(self._pool.map(work, self.each))
+
+    def save(self, path: Path, provenance: Provenance) -> None:
+        """Write the checkpoint, atomically."""
+        tensors: dict[str, torch.Tensor] = {}
+        counters: dict[str, Any] = {"precision": self.config.precision, "seeds": []}
+        for index, training in enumerate(self.each):
+            arrays, values = training.state()
+            tensors |= {
+                f"{index}.{name}": torch.from_numpy(np.ascontiguousarray(array))
+                for name, array in arrays.items()
+            }
+            counters["seeds"].append(values)
+        write_checkpoint(path, SCHEMA, tensors, counters, plain(self.config), provenance)
+
+    def _restore(self, path: Path) -> None:
+        defaults = plain(ControlConfig(environment=self.config.environment))
+        saved = read_checkpoint(
+            path, SCHEMA, plain(self.config), defaults, FREE_OPTIONS, self.config.precision
+        )
+        with restoring(path, BEGIN_ANEW):
+            for index, training in enumerate(self.each):
+                arrays = {
+                    name.partition(".")[2]: tensor.numpy()
+                    for name, tensor in saved.tensors.items()
+                    if name.startswith(f"{index}.")
+                }
+                training.set_state(arrays, saved.counters["seeds"][index])
+        self.parents = saved.parents
+
+    def close(self) -> None:
+        """End the threads and the simulators."""
+        self._pool.shutdown()
+        for training in self.each:
+            training.close()
+
+
+def run(config: ControlConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
+    """Train an agent; write ``teacher.safetensors``, a checkpoint and the curve ``teach.jsonl``.
+
+    Raises:
+        UserError: the training or a simulation diverged, a full disk, an unusable checkpoint, a training from before
+            without ``resume``.
+    """
+    run_dir.mkdir(parents=True, exist_ok=True)
+    checkpoint = run_dir / CHECKPOINT
+    resume = goes_on("teach", run_dir, TEACHER, resume=resume)
+    keep_freed_memory()
+    with contextlib.closing(Trainings(config, checkpoint if resume else None)) as trainings, one_thread():
+        provenance = dataclasses.replace(Provenance.of(config, config.seed), parents=trainings.parents)
+
+        def save() -> None:
+            trainings.save(checkpoint, provenance)
+            for index, training in enumerate(trainings.each):
+                artefact = run_dir / TEACHER if index == 0 else run_dir / f"seed-{training.seed}" / TEACHER
+                artefact.parent.mkdir(exist_ok=True)
+                bounds = (config.log_std_low, config.log_std_high)
+                save_agent(
+                    artefact, training.learner.weights(), training.spec, algorithm=config.algorithm,
+                    precision=config.precision, log_std=bounds, provenance=provenance,
+                )  # fmt: skip
+
+        sitting = Sitting(
+            "teach", run_dir, step=lambda: trainings.step, steps=config.steps, unit="steps", save=save,
+            checkpoint_minutes=config.checkpoint_minutes, resumed=resume,
+        )  # fmt: skip
+        with sitting:
+            found = _train(trainings, sitting, checkpoint)
+    first = trainings.each[0]
+    summary = {
+        "environment": config.environment.game, "algorithm": config.algorithm, "precision": config.precision,
+        "steps": first.step, "updates": first.updates, "games": first.games,
+        "mean_return": found[0]["mean_return"] if found else None, "seconds": sitting.seconds,
+        "steps_per_s": sitting.rate,
+    }  # fmt: skip
+    if config.seeds > 1:
+        summary["mean_return_of_seeds"] = [each["mean_return"] for each in found]
+    return StageResult(run_dir / TEACHER, summary, first.step >= config.steps)
+
+
+def _train(trainings: Trainings, sitting: Sitting, checkpoint: Path) -> list[dict[str, Any]]:
+    """Train until the steps are done or the user stops it; return the last evaluations."""
+    config = trainings.config
+    found: list[dict[str, Any]] = []
+    if number_format(config.precision).low:
+        sitting.bar.say(
+            f"{config.precision} is emulated on this processor: every operation's result is rounded to it, products "
+            "are summed in fp32"
+        )
+    while not sitting.stop and trainings.step < config.steps:
+        due = (trainings.step // config.evaluation_period + 1) * config.evaluation_period
+        until = min(trainings.step + SHOWN_STEPS, due, config.steps)
+        with _naming_checkpoint(checkpoint, trainings):
+            trainings.advance(until)
+            if trainings.step >= due or trainings.step >= config.steps:
+                with sitting.bar.aside():
+                    found = trainings.evaluate()
+                for training, values in zip(trainings.each, found, strict=True):
+                    sitting.log({"seed": training.seed, **values, **_counts(training)})
+        returns = [value for training in trainings.each for value in training.returns]
+        sitting.advance(score=float(np.mean(returns)) if returns else "-")
+    return found
+
+
+def _counts(training: Training) -> dict[str, Any]:
+    """Return what the curve shows of a training besides its score."""
+    found: dict[str, Any] = {"updates": training.updates, "games": training.games, **training.report}
+    state = getattr(training.learner, "state", None)
+    for name in ("actor", "critics"):
+        group = getattr(state, name, None)
+        if group is not None:
+            found |= {f"{name}_scale": group.scale, f"{name}_skipped": group.skipped}
+    return {name: round(value, 6) if isinstance(value, float) else value for name, value in found.items()}
+
+
+@contextlib.contextmanager
+def _naming_checkpoint(checkpoint: Path, trainings: Trainings) -> Iterator[None]:
+    """Let the error of a training that diverges name the step and the last good checkpoint."""
+    try:
+        yield
+    except DivergedError as error:
+        good = f"the last good checkpoint is {checkpoint}" if checkpoint.exists() else "no checkpoint yet"
+        raise UserError(
+            f"{trainings.config.environment.game}, step {trainings.step:,}, {error.what}; {good}",
+            error.remedy,
+        ) from error

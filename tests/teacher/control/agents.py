@@ -1,0 +1,57 @@
+"""Small agents, batches and noise for the tests."""
+
+import numpy as np
+
+from spikestill.common.environment import Box, EnvironmentSpec, Field, register
+from spikestill.common.precision.rounding import number_format
+from spikestill.configs.control import ControlConfig, MethodsConfig
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.teacher.control import ddpg, sac
+from spikestill.teacher.control.actor_critic import Batch, Noise, Settings, new_state
+from spikestill.teacher.control.operations import HostOperations
+
+S, D = 5, 2
+OFF = {
+    "hadam": False, "softplus_fix": False, "normal_fix": False, "kahan_momentum": False, "kahan_gradients": False,
+    "loss_scaling": "none",
+}  # fmt: skip
+UPDATE = {"sac": sac.update, "ddpg": ddpg.update}
+BOXED = EnvironmentSpec(
+    name="boxed_test", family="test", fields=(Field("state", (S,), "float32", -np.inf, np.inf),),
+    actions=Box((-1.0,) * D, (1.0,) * D), decisions_per_s=10.0, make=lambda *_: None,
+)  # fmt: skip
+register(BOXED)
+
+
+def config_of(algorithm="sac", precision="fp64", methods=OFF, **options):
+    options = {"hidden": (32, 24), "batch_size": 16, "learning_rate": 1e-3} | options
+    return ControlConfig(
+        environment=EnvironmentConfig(game="boxed_test"), algorithm=algorithm, precision=precision,
+        methods=MethodsConfig(**methods), **options,
+    )  # fmt: skip
+
+
+class Agent:
+    """State, operations and the numbers that a test feeds them."""
+
+    def __init__(self, config, seed=0):
+        form = number_format(config.precision)
+        self.config, self.o = config, HostOperations(form)
+        self.settings = Settings.of(config, S, D, form.low)
+        self.state = new_state(self.o, self.settings, np.random.default_rng(seed))
+
+    def update(self, numbers):
+        return UPDATE[self.config.algorithm](self.o, self.state, self.settings, *numbers)
+
+    def weights(self):
+        names = ("actor.p", "critics.p", "temperature.p", "target")
+        arrays = self.state.arrays(self.o)
+        return np.concatenate([arrays[name].reshape(-1) for name in names if name in arrays])
+
+
+def numbers(rng, size=16):
+    batch = Batch(
+        rng.standard_normal((size, S)), rng.uniform(-1, 1, (size, D)), rng.uniform(0, 1, size),
+        (rng.random(size) < 0.9).astype(float), rng.standard_normal((size, S)),
+    )  # fmt: skip
+    return batch, Noise(rng.standard_normal((size, D)), rng.standard_normal((size, D)))

@@ -1,0 +1,157 @@
+import numpy as np
+import pytest
+import torch
+
+from spikestill.teacher.control import networks
+from tests.teacher.control.agents import OFF, Agent, D, config_of, numbers
+
+
+def oracle(agent, batches):
+    """The same training with PyTorch's gradients and Adam: (actor, critics, log α, target) as one vector."""
+    config, settings = agent.config, agent.settings
+    sac = config.algorithm == "sac"
+
+    def parts(flat, sizes):
+        return [torch.tensor(each) for layer in networks.layers(flat, sizes) for each in layer]
+
+    def net(weights, x):
+        for index in range(0, len(weights), 2):
+            x = x @ weights[index] + weights[index + 1]
+            x = torch.relu(x) if index + 2 < len(weights) else x
+        return x
+
+    def pi(weights, obs, noise):
+        mean, z = net(weights, obs).chunk(2, 1)
+        low, high = config.log_std_low, config.log_std_high
+        log_std = low + 0.5 * (high - low) * (torch.tanh(z) + 1)
+        normal = torch.distributions.Normal(mean, log_std.exp())
+        u = mean + log_std.exp() * noise
+        a = torch.tanh(u)
+        density = normal.log_prob(u) - 2 * (np.log(2.0) - u - torch.log(1 + torch.exp(-2 * u)))
+        return a, density.sum(1)
+
+    actor = parts(agent.state.actor.p_NP[0], settings.actor_sizes)
+    critics = [parts(each, settings.critic_sizes) for each in agent.state.critics.p_NP]
+    targets = [[each.clone() for each in critic] for critic in critics]
+    target_actor = [each.clone() for each in actor]
+    log_alpha = torch.tensor([np.log(config.initial_temperature)])
+    for each in [*actor, *(w for critic in critics for w in critic), log_alpha]:
+        each.requires_grad_()
+    adams = [
+        torch.optim.Adam(group, lr=config.learning_rate)
+        for group in (actor, [w for critic in critics for w in critic], [log_alpha])
+    ]
+
+    def minimise(adam, loss, group):
+        adam.zero_grad()
+        for weight, gradient in zip(group, torch.autograd.grad(loss, group), strict=True):
+            weight.grad = gradient
+        adam.step()
+
+    for index, (batch, noise) in enumerate(batches):
+        obs, action, reward, going_on, following = (torch.tensor(np.asarray(each)) for each in batch)
+        with torch.no_grad():
+            alpha = log_alpha.exp() if sac else torch.zeros(1)
+            if sac:
+                a, density = pi(actor, following, torch.tensor(noise.next_BD))
+            else:
+                a, density = torch.tanh(net(target_actor, following)), torch.zeros(len(obs))
+            values = torch.cat([net(each, torch.cat([following, a], 1)) for each in targets], 1)
+            y = reward + config.discount * going_on * (values.min(1).values - alpha * density)
+        x = torch.cat([obs, action], 1)
+        loss = sum(((net(each, x)[:, 0] - y) ** 2).mean() for each in critics)
+        minimise(adams[1], loss, [w for critic in critics for w in critic])
+        if sac:
+            a, density = pi(actor, obs, torch.tensor(noise.now_BD))
+        else:
+            a, density = torch.tanh(net(actor, obs)), torch.zeros(len(obs))
+        values = torch.cat([net(each, torch.cat([obs, a], 1)) for each in critics], 1)
+        minimise(adams[0], (alpha * density - values.min(1).values).mean(), actor)
+        if sac:
+            minimise(adams[2], (log_alpha.exp() * (-density.detach() + D)).mean(), [log_alpha])
+        if index % config.target_period == 0:
+            with torch.no_grad():
+                for pair in [*zip(targets, critics, strict=True), (target_actor, actor)]:
+                    for target, weight in zip(*pair, strict=True):
+                        target.lerp_(weight, config.target_rate)
+    found = [*actor, *(w for critic in critics for w in critic)]
+    found += [log_alpha] if sac else []
+    found += [w for target in targets for w in target]
+    return np.concatenate([each.detach().numpy().reshape(-1) for each in found])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [("sac", {}), ("ddpg", {}), ("ddpg", {"twin_critics": True, "hidden": (16, 8, 4)})],
+)
+def test_in_fp64_updates_are_those_of_pytorch(algorithm, options):
+    agent = Agent(config_of(algorithm, **options))
+    rng = np.random.default_rng(1)
+    batches = [numbers(rng) for _ in range(30)]
+    if options:
+        # The oracle's actor follows the smaller of both critics, as SAC's does.
+        assert agent.state.critics.p_NP.shape[0] == 2
+    wanted = oracle(agent, batches)
+    for each in batches:
+        agent.update(each)
+    np.testing.assert_allclose(agent.weights(), wanted, rtol=1e-9, atol=1e-12)
+
+
+IDENTITIES = [
+    {"hadam": True}, {"normal_fix": True}, {"kahan_momentum": True}, {"loss_scaling": "compound"},
+    {"kahan_gradients": True, "kahan_actor": True}, {"loss_scaling": "amp"},
+    {"hadam": True, "normal_fix": True, "kahan_momentum": True, "loss_scaling": "compound", "kahan_gradients": True},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "ddpg"])
+@pytest.mark.parametrize("methods", IDENTITIES, ids=lambda methods: "+".join(methods))
+def test_in_fp64_every_method_but_the_softplus_fix_changes_nothing(algorithm, methods):
+    plain = Agent(config_of(algorithm))
+    # The scale doubles on its way.
+    other = Agent(config_of(algorithm, methods=OFF | {"loss_scale_period": 40} | methods))
+    for seed in range(100):
+        plain.update(numbers(np.random.default_rng(seed)))
+        other.update(numbers(np.random.default_rng(seed)))
+    if "loss_scaling" in methods:
+        assert other.state.critics.scale == 4e4
+    np.testing.assert_allclose(other.weights(), plain.weights(), rtol=1e-9, atol=1e-12)
+
+
+def test_in_fp16_all_six_methods_stay_near_fp64_and_plain_sac_does_not():
+    exact = Agent(config_of("sac", precision="fp64"))
+    six = Agent(config_of("sac", precision="fp16", methods={}))
+    plain = Agent(config_of("sac", precision="fp16"))
+    start = exact.weights().copy()
+    with np.errstate(all="ignore"):
+        for seed in range(60):
+            for agent in (exact, six, plain):
+                agent.update(numbers(np.random.default_rng(seed)))
+    moved = np.linalg.norm(exact.weights() - start)
+    assert np.linalg.norm(six.weights() - exact.weights()) < 0.2 * moved
+    # Adam's epsilon is 0 in fp16, and so is the second moment of a small gradient.
+    assert not np.isfinite(plain.weights()).all()
+
+
+def test_an_overflow_leaves_the_step_out_and_halves_scale_and_moments():
+    agent = Agent(config_of("sac", precision="fp16", methods={}))
+    for seed in range(3):
+        agent.update(numbers(np.random.default_rng(seed)))
+    before = agent.state.critics.p_NP.copy(), agent.state.critics.m_NP.copy(), agent.state.critics.scale
+    batch, noise = numbers(np.random.default_rng(3))
+    with np.errstate(all="ignore"):
+        agent.update((batch._replace(reward_B=np.full(16, 6e4)), noise))
+    critics = agent.state.critics
+    assert np.array_equal(critics.p_NP, before[0])
+    assert critics.scale == before[2] / 2
+    assert (critics.skipped, critics.in_a_row, critics.good) == (1, 1, 0)
+    np.testing.assert_allclose(critics.m_NP, before[1] / 2, atol=2**-24)
+
+
+def test_every_number_of_a_low_precision_agent_is_one_of_its_format():
+    agent = Agent(config_of("sac", precision="fp16", methods={}))
+    for seed in range(10):
+        agent.update(numbers(np.random.default_rng(seed)))
+    for name, array in agent.state.arrays(agent.o).items():
+        if "counters" not in name and name != "updates":
+            assert np.array_equal(array, array.astype(np.float16).astype(np.float32)), name

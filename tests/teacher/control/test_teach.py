@@ -1,0 +1,165 @@
+import dataclasses
+import json
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+
+from spikestill.cli import main
+from spikestill.common.errors import UserError
+from spikestill.common.tensors import read_tensors
+from spikestill.configs.control import ControlConfig, MethodsConfig
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.teacher.control import teach
+from spikestill.teacher.control.agent_file import read_agent, save_agent
+from spikestill.teacher.control.learner import FloatLearner
+from spikestill.teacher.control.replay import Replay
+from tests.teacher.control.agents import OFF
+
+pytestmark = pytest.mark.skipif(
+    find_spec("mujoco") is None or find_spec("dm_control") is None,
+    reason="the MuJoCo simulators are not installed: make install, or pip install 'spikestill[control]'",
+)
+
+
+def config_of(game="cartpole_swingup", **options):
+    small = {
+        "steps": 400, "seed_steps": 100, "hidden": (24, 24), "batch_size": 16, "replay_capacity": 5000,
+        "evaluation_period": 400, "evaluation_games": 1, "num_envs": 2, "threads": 2,
+    }  # fmt: skip
+    return ControlConfig(environment=EnvironmentConfig(game=game), **(small | options))
+
+
+def state_of(path):
+    tensors, _ = read_tensors(path, teach.SCHEMA, "")
+    return tensors
+
+
+@pytest.mark.parametrize(
+    ("game", "options"),
+    [
+        ("reacher_easy", {"precision": "fp16"}),
+        ("hopper", {"algorithm": "ddpg", "twin_critics": True, "target_noise": 0.2, "actor_period": 2}),
+    ],
+)
+def test_stopping_and_resuming_equals_never_having_stopped(tmp_path, game, options):
+    whole = config_of(game, **options)
+    assert teach.run(whole, tmp_path / "whole").finished
+    half = dataclasses.replace(whole, steps=250)
+    teach.run(half, tmp_path / "half")
+    result = teach.run(whole, tmp_path / "half", resume=True)
+    assert result.finished
+    ours, theirs = (state_of(tmp_path / name / teach.CHECKPOINT) for name in ("half", "whole"))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    lines = [json.loads(line) for line in (tmp_path / "half" / "teach.jsonl").read_text().splitlines()]
+    whole_lines = [json.loads(line) for line in (tmp_path / "whole" / "teach.jsonl").read_text().splitlines()]
+    assert lines[-1]["step"] == 400
+    assert lines[-1]["returns"] == whole_lines[-1]["returns"]
+
+
+def test_a_seed_trained_beside_others_is_bit_for_bit_what_it_is_alone(tmp_path):
+    options = {"hidden": (64, 48), "batch_size": 64, "precision": "fp16"}
+    teach.run(config_of(seeds=3, **options), tmp_path / "three")
+    together = state_of(tmp_path / "three" / teach.CHECKPOINT)
+    teach.run(config_of(seed=1, **options), tmp_path / "alone")
+    alone = state_of(tmp_path / "alone" / teach.CHECKPOINT)
+    assert all(torch.equal(tensor, together["1" + name[1:]]) for name, tensor in alone.items())
+    assert read_agent(tmp_path / "three" / "seed-1" / "teacher.safetensors").actor[0][0].shape == (5, 64)
+
+
+def test_the_number_of_threads_changes_nothing(tmp_path):
+    for threads in (1, 2):
+        teach.run(config_of(threads=threads), tmp_path / str(threads))
+    one, two = (state_of(tmp_path / name / teach.CHECKPOINT) for name in ("1", "2"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_naive_fp16_names_the_format_the_operation_and_what_is_off(tmp_path):
+    config = config_of(precision="fp16", methods=MethodsConfig(**OFF))
+    with pytest.raises(
+        UserError,
+        match=r"cartpole_swingup, step .*fp16 does not hold.*optimiser step.*off: hadam, softplus_fix",
+    ):
+        teach.run(config, tmp_path)
+
+
+def test_a_loss_that_overflows_in_every_update_is_given_up():
+    config = config_of("reacher_easy", precision="fp16", methods=MethodsConfig(normal_fix=False))
+    learner, rng = FloatLearner(config, 6, 2, seed=0), np.random.default_rng(0)
+    batch = Replay(100, 6, 2)
+    # A return that fp16 cannot hold, whatever the loss's scale.
+    batch.add(
+        *(np.ones(shape) for shape in ((1, 6), (1, 2))),
+        np.full(1, 1e5),
+        np.ones(1),
+        np.ones((1, 6)),
+        np.ones(1),
+    )
+
+    def train():
+        for _ in range(200):
+            learner.update(batch.sample(rng, 16), rng)
+
+    with pytest.raises(
+        UserError,
+        match=r"update 100: fp16 .*the critics overflow in every update, first in: target of the critic;.*normal_fix",
+    ):
+        train()
+
+
+def test_a_checkpoint_of_another_format_is_refused(tmp_path):
+    teach.run(config_of(steps=120), tmp_path)
+    with pytest.raises(UserError, match=r"precision 'fp32', now it is 'fp16'"):
+        teach.run(config_of(precision="fp16"), tmp_path, resume=True)
+
+
+def test_an_atari_game_has_no_numbers_as_actions():
+    with pytest.raises(UserError, match="pong has named actions, sac learns tasks whose actions are numbers"):
+        ControlConfig(environment=EnvironmentConfig(game="pong"))
+
+
+def test_the_command_picks_the_options_of_the_environment(tmp_path, capsys):
+    assert main(["teach", "cheetah_run", "--algorithm", "sac", "--precision", "fp16", "--print_config"]) == 0
+    assert "algorithm: sac" in capsys.readouterr().out
+    assert main(["teach", "pong", "--print_config"]) == 0
+    assert "epsilon_steps" in capsys.readouterr().out
+    assert main(["teach", "cheetah-run", "--help"]) == 0
+    assert "softplus" in capsys.readouterr().out
+    assert main(["teach", "--precision", "fp17", "hopper"]) == 2
+    assert "unknown precision 'fp17'" in capsys.readouterr().err
+    assert main(["teach", "chetah_run"]) == 2
+    assert "cheetah_run" in capsys.readouterr().err
+
+
+def test_an_agent_s_file_comes_back_as_it_was_and_refuses_another_task(tmp_path):
+    config = config_of()
+    training = teach.Training(config, 0)
+    path, weights = tmp_path / "teacher.safetensors", training.learner.weights()
+    provenance = teach.Provenance.of(config, 0)
+    bounds = (-5.0, 2.0)
+    for broken in ({}, {"actor.1.bias": np.full(24, np.nan, np.float32)}):
+        save_agent(
+            path, weights | broken, training.spec, algorithm="sac", precision="fp32", log_std=bounds,
+            provenance=provenance,
+        )  # fmt: skip
+        if broken:
+            with pytest.raises(UserError, match=r"actor.1 holds NaN"):
+                read_agent(path)
+            continue
+        found = read_agent(path)
+        assert np.array_equal(found.actor[2][0], weights["actor.2.weight"])
+        assert (found.algorithm, found.fields) == ("sac", (("position", 3), ("velocity", 2)))
+        with pytest.raises(UserError, match="plays cartpole_swingup, not hopper"):
+            found.check(path, teach.environment("hopper"))
+
+
+def test_sac_learns_to_swing_a_pole_up(tmp_path):
+    config = config_of(
+        steps=3000, seed_steps=500, num_envs=4, hidden=(64, 64), batch_size=64, learning_rate=2e-3, update_period=2,
+        evaluation_period=3000, evaluation_games=5, target_period=1, target_rate=0.01, precision="fp16",
+    )  # fmt: skip
+    result = teach.run(config, tmp_path)
+    # Random play scores 14 to 50 in a game of cartpole_swingup, whose best is 1,000.
+    assert result.summary["mean_return"] > 120

@@ -103,3 +103,23 @@ class EvaluateConfig(Options):
 
     WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("num_envs",)
     """Options that change nothing of what is made."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ControlPlayConfig(PlayConfig):
+    """Real-time play of a control task at its own decisions a second, whatever the agent does."""
+
+    agent: Annotated[str, Choices(agents.live_agents, several=True)] = "teacher"
+    """Who plays: ``teacher``, the file that ``teach`` wrote, or ``random``; several with commas between."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ControlEvaluateConfig(EvaluateConfig):
+    """The score of a control agent: games from random starts with the mean action."""
+
+    agent: Annotated[str, Choices(agents.scored_agents)] = "teacher"
+    """Who plays: ``teacher``, the file that ``teach`` wrote, or ``random``."""
+    episodes: Annotated[int, Range(1, 1e6)] = 10
+    """Games."""
+    epsilon: Share = 0.0
+    """Probability of a random action in place of the agent's."""

@@ -138,7 +138,11 @@ def make_student(files: Mapping[str, Path], environment: EnvironmentSpec) -> Pol
 def make_teacher(
     files: Mapping[str, Path], environment: EnvironmentSpec, precision: Precision = "fp32"
 ) -> Policy:
-    """Return the teacher's network."""
+    """Return the teacher's network; where actions are numbers, the control agent's."""
+    if not isinstance(environment.actions, Discrete):
+        from spikestill.teacher.control.policy import load_policy
+
+        return load_policy(files["teacher"], environment)
     from spikestill.teacher.policy import load_teacher
 
     policy = load_teacher(files["teacher"], precision)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Protocol
 
 import numpy as np
@@ -119,7 +120,8 @@ class LiveEnvironment:
             return UNSEEN
         try:
             return self._envs.render(0)
-        except Exception:  # no display, no OpenGL: it plays on unseen
+        except Exception as error:  # no display, no OpenGL: it plays on unseen
+            print(f"{self.spec.name} plays on unseen: {error}", file=sys.stderr, flush=True)
             self._drawn = False
             return UNSEEN
 

@@ -87,7 +87,9 @@ def read(path: Path) -> Contents:
         "spikestill.student": _student,
         "spikestill.core_map": _core_map,
         "spikestill.buffer": _buffer,
+        "spikestill.control-agent": _control_agent,
         "spikestill.teach-checkpoint": _checkpoint,
+        "spikestill.control-checkpoint": _checkpoint,
         "spikestill.distill-checkpoint": _checkpoint,
     }
     if schema not in readers:
@@ -156,6 +158,33 @@ def _teacher(path: Path) -> Contents:
             raise UserError(f"{path}: its selected is {file.net['selected']!r}", TEACHER_REMEDY) from error
         figures["selected"] = text
     return Contents("teacher", {**figures, "tensors": rows}, provenance, pictures)
+
+
+def _control_agent(path: Path) -> Contents:
+    from spikestill.teacher.control.agent_file import read_agent
+
+    file = read_agent(path)
+    networks = {"actor": file.actor, **{f"critic {index}": each for index, each in enumerate(file.critics)}}
+    rows = [
+        {
+            "tensor": f"{name}, layer {index}",
+            "shape": list(weight.shape),
+            "min": float(weight.min()),
+            "max": float(weight.max()),
+        }
+        for name, layers in networks.items()
+        for index, (weight, _) in enumerate(layers)
+    ]
+    figures = {
+        "environment": file.environment,
+        "algorithm": file.algorithm,
+        "precision": file.precision,
+        "observation": {name: size for name, size in file.fields},
+        "actions": len(file.low),
+        "weights": sum(weight.size + bias.size for layers in networks.values() for weight, bias in layers),
+        "tensors": rows,
+    }
+    return Contents("control agent", figures, file.provenance, lambda: [])
 
 
 def _student(path: Path) -> Contents:

@@ -83,8 +83,30 @@ def _import(target: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+CONTROL: dict[str, dict[str, str]] = {
+    "teach": {
+        "config": "spikestill.configs.control:ControlConfig",
+        "function": "spikestill.teacher.control.teach:run",
+        "example": "spikestill teach cheetah_run --algorithm sac --precision fp16 --run_dir runs/cheetah\n"
+        "    writes runs/cheetah/teacher.safetensors; Ctrl-C saves, --resume goes on\n"
+        "spikestill teach half_cheetah --algorithm ddpg --hidden 400,300 --batch_size 64 --seeds 2",
+    },
+    "play": {
+        "config": "spikestill.configs.play:ControlPlayConfig",
+        "example": "spikestill play cheetah_run --run_dir runs/cheetah --record cheetah.mp4 --seconds 20\n"
+        "    plays the agent that teach left there, at the task's own rate",
+    },
+    "evaluate": {
+        "config": "spikestill.configs.play:ControlEvaluateConfig",
+        "example": "spikestill evaluate cheetah_run --run_dir runs/cheetah\n"
+        "    ten games from random starts with the mean action, beside random play",
+    },
+}
+"""What differs where the actions are numbers."""
+
+
 def by_environment(verb: Verb, words: Sequence[str]) -> Verb:
-    """Return ``teach`` for the environment that the words or their recipe name; ``--algorithm`` means control."""
+    """Return the verb for the environment that the words or their recipe name; ``--algorithm`` means control."""
     given = {name.replace("-", "_"): value for name, value in _options(words)}
     if "config" in given:
         from spikestill.configs.loading import find_recipe, nested, read_recipe
@@ -96,16 +118,9 @@ def by_environment(verb: Verb, words: Sequence[str]) -> Verb:
     from spikestill.common.environment import family_of
 
     name = str(given.get("environment.game", given.get("game", ""))).replace("-", "_")
-    if "algorithm" not in given and family_of(name) in ("", "atari"):
-        return verb
-    return dataclasses.replace(
-        verb,
-        config="spikestill.configs.control:ControlConfig",
-        function="spikestill.teacher.control.teach:run",
-        example="spikestill teach cheetah_run --algorithm sac --precision fp16 --run_dir runs/cheetah\n"
-        "    writes runs/cheetah/teacher.safetensors; Ctrl-C saves, --resume goes on\n"
-        "spikestill teach half_cheetah --algorithm ddpg --hidden 400,300 --batch_size 64 --seeds 2",
-    )
+    family = "" if not name else family_of(name)
+    control = "algorithm" in given or family in ("dm_control", "gymnasium")
+    return dataclasses.replace(verb, **CONTROL[verb.name]) if control else verb  # type: ignore[arg-type]
 
 
 def _options(words: Sequence[str]) -> list[tuple[str, str]]:
@@ -211,6 +226,7 @@ VERBS: dict[str, Verb] = {
             function="spikestill.runtime.play:run",
             artefact=artefacts.PLAY,
             positional="environment.game",
+            choose="spikestill.verbs:by_environment",
         ),
         Verb(
             name="evaluate",
@@ -221,6 +237,7 @@ VERBS: dict[str, Verb] = {
             function="spikestill.runtime.evaluate:run",
             artefact=artefacts.EVALUATE,
             positional="environment.game",
+            choose="spikestill.verbs:by_environment",
         ),
         Verb(
             name="run",

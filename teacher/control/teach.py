@@ -204,7 +204,7 @@ class Trainings:
     def save(self, path: Path, provenance: Provenance) -> None:
         """Write the checkpoint, atomically."""
         tensors: dict[str, torch.Tensor] = {}
-        counters: dict[str, Any] = {"precision": self.config.precision, "seeds": []}
+        counters: dict[str, Any] = {"precision": self.config.precision, "step": self.step, "seeds": []}
         for index, training in enumerate(self.each):
             arrays, values = training.state()
             tensors |= {

@@ -1,0 +1,89 @@
+"""A trained control agent, ready to play: the mean action, in the number format that it was trained in.
+
+Axis suffixes: B batch, S observation, D action numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from spikestill.common.environment import Box, EnvironmentSpec, Observations
+from spikestill.common.policy import Decision
+from spikestill.common.precision.rounding import number_format
+from spikestill.teacher.control import networks
+from spikestill.teacher.control.agent_file import AgentFile, read_agent
+from spikestill.teacher.control.operations import HostOperations, Layer
+from spikestill.teacher.control.play import joined, within
+
+Array = npt.NDArray[np.float32]
+
+
+class ControlPolicy:
+    """Takes tanh μ, stretched to the action's bounds; see :class:`spikestill.common.policy.Policy`.
+
+    A row's decision depends on that row alone: products of one row and of many may be summed in another order, so
+    each row is multiplied by itself.
+
+    Args:
+        file: what it plays.
+        spec: where.
+    """
+
+    def __init__(self, file: AgentFile, spec: EnvironmentSpec) -> None:
+        assert isinstance(spec.actions, Box)
+        self.file, self.spec, self.actions = file, spec, spec.actions
+        self._o = HostOperations(number_format(file.precision))
+        self._actor = self._layers(file.actor)
+        self._critics = [self._layers(each) for each in file.critics]
+
+    def _layers(self, layers: Sequence[tuple[Array, Array]]) -> list[Layer]:
+        return [Layer(self._o.array(weight), self._o.array(bias)) for weight, bias in layers]
+
+    def _head(self, obs_S: Array) -> Array:
+        return np.asarray(
+            networks.forward(self._o, self._actor, self._o.array(obs_S[None]))[-1][0], np.float32
+        )
+
+    def unit_actions(self, obs_BS: Array) -> Array:
+        """Return the mean actions in -1..1, (B, D)."""
+        size = self.actions.shape[0]
+        means = [self._o.tanh(self._o.array(self._head(obs_S)[:size])) for obs_S in obs_BS]
+        return np.asarray(np.stack(means), np.float32)
+
+    def values(self, obs_BS: Array, unit_BD: Array) -> Array:
+        """Return the smaller of the critics' values, (B,); NaN where the file has none."""
+        if not self._critics:
+            return np.full(len(obs_BS), np.nan, np.float32)
+        x = self._o.joined(self._o.array(obs_BS), self._o.array(unit_BD))
+        found = [
+            [networks.forward(self._o, critic, row[None])[-1][0, 0] for row in x] for critic in self._critics
+        ]
+        return np.min(np.asarray(found, np.float32), axis=0)
+
+    def act(self, observations: Observations) -> Decision:
+        """Return the mean actions; scores are μ's action and σ of each number, (B, 2 D), for SAC, else the action's."""
+        self.spec.check(observations)
+        obs_BS, size = joined(observations), self.actions.shape[0]
+        heads = np.stack([self._head(obs_S) for obs_S in obs_BS])
+        mean = np.asarray(self._o.tanh(self._o.array(heads[:, :size])), np.float32)
+        action_BD = within(self.actions, mean)
+        if self.file.algorithm != "sac":
+            return Decision(action_BD, action_BD)
+        low, high = self.file.log_std
+        std = np.exp(low + 0.5 * (high - low) * (np.tanh(heads[:, size:]) + 1.0))
+        return Decision(action_BD, np.concatenate([action_BD, std.astype(np.float32)], axis=1))
+
+
+def load_policy(path: Path, environment: EnvironmentSpec) -> ControlPolicy:
+    """Return the agent of the file at ``path``, for ``environment``.
+
+    Raises:
+        UserError: the file cannot be read, or is for another task.
+    """
+    file = read_agent(Path(path))
+    file.check(Path(path), environment)
+    return ControlPolicy(file, environment)

@@ -48,16 +48,8 @@ class ControlPolicy:
             networks.forward(self._o, self._actor, self._o.array(obs_S[None]))[-1][0], np.float32
         )
 
-    def unit_actions(self, obs_BS: Array) -> Array:
-        """Return the mean actions in -1..1, (B, D)."""
-        size = self.actions.shape[0]
-        means = [self._o.tanh(self._o.array(self._head(obs_S)[:size])) for obs_S in obs_BS]
-        return np.asarray(np.stack(means), np.float32)
-
     def values(self, obs_BS: Array, unit_BD: Array) -> Array:
-        """Return the smaller of the critics' values, (B,); NaN where the file has none."""
-        if not self._critics:
-            return np.full(len(obs_BS), np.nan, np.float32)
+        """Return the smaller of the critics' values, (B,)."""
         x = self._o.joined(self._o.array(obs_BS), self._o.array(unit_BD))
         found = [
             [networks.forward(self._o, critic, row[None])[-1][0, 0] for row in x] for critic in self._critics
@@ -65,17 +57,23 @@ class ControlPolicy:
         return np.min(np.asarray(found, np.float32), axis=0)
 
     def act(self, observations: Observations) -> Decision:
-        """Return the mean actions; scores are μ's action and σ of each number, (B, 2 D), for SAC, else the action's."""
+        """Return the mean actions.
+
+        The scores are what was found of them: the action itself, for SAC σ of each number, and last the value
+        min Q(s, a) where the file has critics: (B, 2 D + 1) for SAC, (B, D + 1) for DDPG.
+        """
         self.spec.check(observations)
         obs_BS, size = joined(observations), self.actions.shape[0]
         heads = np.stack([self._head(obs_S) for obs_S in obs_BS])
-        mean = np.asarray(self._o.tanh(self._o.array(heads[:, :size])), np.float32)
-        action_BD = within(self.actions, mean)
-        if self.file.algorithm != "sac":
-            return Decision(action_BD, action_BD)
-        low, high = self.file.log_std
-        std = np.exp(low + 0.5 * (high - low) * (np.tanh(heads[:, size:]) + 1.0))
-        return Decision(action_BD, np.concatenate([action_BD, std.astype(np.float32)], axis=1))
+        unit_BD = np.asarray(self._o.tanh(self._o.array(heads[:, :size])), np.float32)
+        action_BD = within(self.actions, unit_BD)
+        scores = [action_BD]
+        if self.file.algorithm == "sac":
+            low, high = self.file.log_std
+            scores.append(np.exp(low + 0.5 * (high - low) * (np.tanh(heads[:, size:]) + 1.0)))
+        if self._critics:
+            scores.append(self.values(obs_BS, unit_BD)[:, None])
+        return Decision(action_BD, np.concatenate(scores, axis=1).astype(np.float32))
 
 
 def load_policy(path: Path, environment: EnvironmentSpec) -> ControlPolicy:

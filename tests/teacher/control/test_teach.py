@@ -90,13 +90,8 @@ def test_a_loss_that_overflows_in_every_update_is_given_up():
     learner, rng = FloatLearner(config, 6, 2, seed=0), np.random.default_rng(0)
     batch = Replay(100, 6, 2)
     # A return that fp16 cannot hold, whatever the loss's scale.
-    batch.add(
-        *(np.ones(shape) for shape in ((1, 6), (1, 2))),
-        np.full(1, 1e5),
-        np.ones(1),
-        np.ones((1, 6)),
-        np.ones(1),
-    )
+    obs, action, one = np.ones((1, 6)), np.ones((1, 2)), np.ones(1)
+    batch.add(obs, action, 1e5 * one, one, obs, one.astype(bool))
 
     def train():
         for _ in range(200):

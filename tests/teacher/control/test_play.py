@@ -1,0 +1,79 @@
+import json
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from spikestill.cli import main
+from spikestill.common.environment import environment
+from spikestill.runtime.agents import agent_files, open_agent
+from spikestill.teacher.control import networks, teach
+from spikestill.teacher.control.play import joined
+from spikestill.teacher.evaluation import evaluate
+from tests.teacher.control.test_teach import config_of
+
+pytestmark = pytest.mark.skipif(
+    find_spec("mujoco") is None or find_spec("dm_control") is None,
+    reason="the MuJoCo simulators are not installed: make install, or pip install 'spikestill[control]'",
+)
+OPTIONS = {"precision": "fp16", "steps": 200, "evaluation_period": 10_000}
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory):
+    """A run folder with an agent of reacher_easy that has hardly learned."""
+    folder = tmp_path_factory.mktemp("control") / "run"
+    teach.run(config_of("reacher_easy", **OPTIONS), folder)
+    return folder
+
+
+def test_an_agent_plays_the_mean_action_of_its_training_row_by_row(taught):
+    spec = environment("reacher_easy")
+    files = agent_files("teacher", spec.name, {"teacher": taught / "teacher.safetensors"})
+    agent = open_agent("teacher", spec, files)
+    envs = spec.make(None, 3, 0)
+    observations = envs.reset(np.arange(3))
+    decision = agent.act(observations)
+    trainings = teach.Trainings(config_of("reacher_easy", **OPTIONS), taught / teach.CHECKPOINT)
+    mean = trainings.each[0].learner.act(joined(observations), None)
+    np.testing.assert_allclose(decision.action, mean, atol=2e-3)
+    assert decision.scores.shape == (3, 5)
+    o, critics = trainings.each[0].learner.o, trainings.each[0].learner.state.critics.p_NP
+    nets = [networks.layers(each, (8, 24, 24, 1)) for each in critics]
+    x = o.joined(o.array(joined(observations)), o.array(decision.action))
+    values = np.min([networks.forward(o, net, x)[-1][:, 0] for net in nets], axis=0)
+    np.testing.assert_allclose(decision.scores[:, 4], values, atol=2e-3)
+    for row in range(3):
+        alone = agent.act({name: values[row : row + 1] for name, values in observations.items()})
+        assert np.array_equal(alone.action[0], decision.action[row])
+
+
+def test_scores_do_not_depend_on_how_many_games_are_played_at_a_time(taught):
+    agent = open_agent("teacher", environment("reacher_easy"), {"teacher": taught / "teacher.safetensors"})
+    options = config_of("reacher_easy").environment
+    one, two = (
+        evaluate(lambda obs: agent.act(obs).action, options, episodes=2, epsilon=0.1, seed=5, num_envs=count)
+        for count in (1, 2)
+    )
+    assert one == two
+    assert one.frames == 2000
+
+
+def test_every_command_takes_the_agent_that_teach_left(taught, capsys):
+    where = ["--run_dir", str(taught), "--json"]
+
+    def told(*words):
+        assert main([*words, *where]) == 0
+        return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    assert {"mean", "ci95", "random"} <= told("evaluate", "reacher_easy", "--episodes", "1").keys()
+    played = told("play", "reacher_easy", "--seconds", "0.5", "--view", "none")
+    assert played["rate_hz"] == 50.0
+    assert played["decisions"] > 0
+    assert told("record", "reacher_easy", "--frames", "100", "--num_envs", "2")["finished"]
+    assert main(["inspect", str(taught / "teacher.safetensors"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["environment"] == "reacher_easy"
+    assert main(["inspect", str(taught / teach.CHECKPOINT), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["step"] == 200
+    assert main(["evaluate", "hopper", "--teacher", str(taught / "teacher.safetensors")]) == 1
+    assert "plays reacher_easy, not hopper" in capsys.readouterr().err

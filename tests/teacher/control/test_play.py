@@ -1,5 +1,6 @@
 import json
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,8 @@ def test_an_agent_plays_the_mean_action_of_its_training_row_by_row(taught):
     mean = trainings.each[0].learner.act(joined(observations), None)
     np.testing.assert_allclose(decision.action, mean, atol=2e-3)
     assert decision.scores.shape == (3, 5)
-    o, critics = trainings.each[0].learner.o, trainings.each[0].learner.state.critics.p_NP
+    learner: Any = trainings.each[0].learner
+    o, critics = learner.o, learner.state.critics.p_NP
     nets = [networks.layers(each, (8, 24, 24, 1)) for each in critics]
     x = o.joined(o.array(joined(observations)), o.array(decision.action))
     values = np.min([networks.forward(o, net, x)[-1][:, 0] for net in nets], axis=0)

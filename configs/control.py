@@ -130,10 +130,17 @@ class ControlConfig(Options):
 
     def _check(self) -> None:
         check_emulated(self.precision)
-        if not isinstance(environment(self.environment.game).actions, Box):
+        spec = environment(self.environment.game)
+        if not isinstance(spec.actions, Box):
             raise UserError(
                 f"{self.environment.game} has named actions, {self.algorithm} learns tasks whose actions are numbers",
                 "give a MuJoCo task such as cheetah_run, or leave --algorithm away",
+            )
+        pictures = [field.name for field in spec.fields if len(field.shape) > 1]
+        if pictures:
+            raise UserError(
+                f"{spec.name} is seen as {', '.join(pictures)}, {self.algorithm} learns from states only",
+                f"give {spec.name.removesuffix('_pixels')}",
             )
         if not self.hidden or not all(1 <= width <= 16384 for width in self.hidden):
             raise UserError(

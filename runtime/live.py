@@ -67,15 +67,19 @@ class LiveEnvironment:
         options: of the command line, for ``spec.make``.
         seed: of the first episode; the next ones go on with its random numbers.
         drawn: it can be asked for its picture; False saves what drawing needs.
+        paced: it plays in real time, where a picture that takes long may be an older one.
     """
 
     frames_per_decision = 1
 
-    def __init__(self, spec: EnvironmentSpec, options: EnvironmentConfig, seed: int, *, drawn: bool) -> None:
+    def __init__(
+        self, spec: EnvironmentSpec, options: EnvironmentConfig, seed: int, *, drawn: bool, paced: bool
+    ) -> None:
         self.spec, self.rate_hz = spec, spec.decisions_per_s
         self.actions = action_names(spec)
         self._envs = spec.make(options, 1, 1)
         self._drawn = drawn
+        self._render = getattr(self._envs, "render_soon", self._envs.render) if paced else self._envs.render
         self.score, self.over, self.decision_due = 0.0, True, False
         self._observations = self._envs.reset(np.array([seed], np.int64))
         height, width, _ = self._picture().shape
@@ -119,7 +123,7 @@ class LiveEnvironment:
         if not self._drawn:
             return UNSEEN
         try:
-            return self._envs.render(0)
+            return self._render(0)
         except Exception as error:  # no display, no OpenGL: it plays on unseen
             print(f"{self.spec.name} plays on unseen: {error}", file=sys.stderr, flush=True)
             self._drawn = False
@@ -137,11 +141,11 @@ def action_names(spec: EnvironmentSpec) -> list[str]:
     return [f"action {index}" for index in range(spec.actions.shape[0])]
 
 
-def open_game(options: EnvironmentConfig, seed: int, *, drawn: bool = True) -> LiveGame:
+def open_game(options: EnvironmentConfig, seed: int, *, drawn: bool = True, paced: bool = True) -> LiveGame:
     """Return the environment that ``options`` name, ready for its first :meth:`LiveGame.reset`."""
     spec = environment(options.game)
     if spec.family == "atari":
         from spikestill.runtime.emulator import Emulator
 
         return Emulator(options, seed)
-    return LiveEnvironment(spec, options, seed, drawn=drawn)
+    return LiveEnvironment(spec, options, seed, drawn=drawn, paced=paced)

@@ -114,7 +114,7 @@ def make_sessions(
     game: LiveGame | None = None
     for agent in team:
         if game is None or not config.lockstep:
-            game = open_game(config.environment, config.seed, drawn=drawn)
+            game = open_game(config.environment, config.seed, drawn=drawn, paced=not config.max_speed)
             stack.callback(game.close)
         leader = sessions[0] if sessions and config.lockstep else None
         name = agent.name

@@ -212,9 +212,18 @@ def learn_critics(
 
     found = both(differentiate, settings.config.twins)
     if count(o, trained, all(finite for finite, _ in found), settings.methods):
-        both(lambda index: step(o, trained, index, settings.adam, settings.methods), settings.config.twins)
-        grow(o, trained, settings.methods)
+        step_all(o, trained, settings.adam, settings.methods, both)
     return {"values": [value for _, value in found], "target": target_B}
+
+
+def step_all(o: Any, trained: Trained, rule: AdamRule, methods: MethodsConfig, both: Both) -> None:
+    """Step every network, or both halves of a single one; double the loss's scale where that is due."""
+    networks_there = len(trained.p_NP)
+    if networks_there == 1:
+        both(lambda half: step(o, trained, 0, rule, methods, (half, 2)), 2)
+    else:
+        both(lambda index: step(o, trained, index, rule, methods), networks_there)
+    grow(o, trained, methods)
 
 
 def action_gradient(
@@ -235,21 +244,23 @@ def action_gradient(
 
 def move_targets(o: Any, state: AgentState, settings: Settings, both: Both) -> None:
     """Move every target network a step towards its own."""
-    pairs = [("critics", state.target_NP, state.critics), ("actor", state.target_actor_NP, state.actor)]
     rate, scale = settings.config.target_rate, settings.methods.kahan_scale
-    for name, targets_NP, trained in pairs:
+    rows = [("critics", index) for index in range(len(state.target_NP))]
+    rows += [("actor", index) for index in range(len(state.target_actor_NP))]
 
-        def move(
-            index: int, name: str = name, targets_NP: Any = targets_NP, trained: Trained = trained
-        ) -> None:
-            target, p = targets_NP[index], trained.p_NP[index]
-            if settings.methods.kahan_momentum:
-                total, c = state.total[name][index], state.total[f"{name}_c"][index]
-                o.average_kahan(total, c, target, p, rate, scale)
-            else:
-                o.average(target, p, rate)
+    def move(number: int) -> None:
+        name, index = rows[number]
+        targets_NP, trained = (
+            (state.target_NP, state.critics) if name == "critics" else (state.target_actor_NP, state.actor)
+        )
+        target, p = targets_NP[index], trained.p_NP[index]
+        if settings.methods.kahan_momentum:
+            total, c = state.total[name][index], state.total[f"{name}_c"][index]
+            o.average_kahan(total, c, target, p, rate, scale)
+        else:
+            o.average(target, p, rate)
 
-        both(move, len(targets_NP))
+    both(move, len(rows))
 
 
 def target_values(state: AgentState, settings: Settings, o: Any, x_BI: Any, both: Both) -> Sequence[Any]:

@@ -24,9 +24,10 @@ from spikestill.teacher.control.actor_critic import (
     learn_critics,
     move_targets,
     rounded_batch,
+    step_all,
     target_values,
 )
-from spikestill.teacher.control.optimiser import count, grow, step
+from spikestill.teacher.control.optimiser import count
 
 NOISE_LIMIT = 0.5
 """TD3 clips the noise on the target's action to this."""
@@ -66,6 +67,5 @@ def learn_actor(o: Any, state: AgentState, settings: Settings, obs_BS: Any, both
     g_BD = o.tanh_backward(g_BD, action_BD)
     networks.backward(o, net, activations, g_BD, networks.layers(trained.g_NP[0], sizes))
     if count(o, trained, o.finish(trained.g_NP[0]), settings.methods):
-        step(o, trained, 0, settings.adam_actor, settings.methods)
-        grow(o, trained, settings.methods)
+        step_all(o, trained, settings.adam_actor, settings.methods, both)
     return {"policy_values": values}

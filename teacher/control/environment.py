@@ -200,6 +200,10 @@ class MujocoEnvironments:
         """
         return self.tasks[index].simulator.picture(240, 320, self.camera)
 
+    def render_soon(self, index: int) -> npt.NDArray[np.uint8]:
+        """Return as :meth:`render` does the newest picture that is ready, without waiting for one."""
+        return self.tasks[index].simulator.picture_soon(240, 320, self.camera)
+
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return the simulators' states (N, S), their random numbers, steps and last observations."""
         texts = [json.dumps(task.random_state()).encode() for task in self.tasks]

@@ -74,14 +74,33 @@ class Trained:
             setattr(self, name, float(value) if name == "scale" else int(value))
 
 
-def step(o: Any, trained: Trained, index: int, rule: AdamRule, methods: MethodsConfig) -> None:
-    """Step network ``index`` by its gradients, which are finite; :func:`count` goes before, once for all N."""
-    g = trained.g_NP[index]
+def step(
+    o: Any,
+    trained: Trained,
+    index: int,
+    rule: AdamRule,
+    methods: MethodsConfig,
+    part: tuple[int, int] = (0, 1),
+) -> None:
+    """Step network ``index`` by its gradients, which are finite; :func:`count` goes before, once for all N.
+
+    Args:
+        o: operations.
+        trained: parameters.
+        index: of the network.
+        rule: of the optimiser.
+        methods: of Björck 2021.
+        part: (k, n) steps the k-th of n shares of the parameters; every parameter is stepped by itself.
+    """
+    number, shares = part
+    size = trained.p_NP.shape[1]
+    share = slice(size * number // shares, size * (number + 1) // shares)
+    p, m, w, g = (each[index][share] for each in (trained.p_NP, trained.m_NP, trained.w_NP, trained.g_NP))
+    c = trained.c_NP[index][share]
     scale = trained.scale
     if methods.loss_scaling == "amp":
         o.multiply(g, 1.0 / scale)
         scale = 1.0
-    p, m, w, c = (each[index] for each in (trained.p_NP, trained.m_NP, trained.w_NP, trained.c_NP))
     o.adam(p, m, w, c, g, trained.steps, scale, rule)
 
 

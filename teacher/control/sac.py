@@ -23,6 +23,7 @@ from spikestill.teacher.control.actor_critic import (
     learn_critics,
     move_targets,
     rounded_batch,
+    step_all,
     target_values,
 )
 from spikestill.teacher.control.optimiser import count, grow, step
@@ -84,8 +85,7 @@ def learn_actor(
     g_head = o.sample_backward(found, g_action_BD, o.scalar(share * alpha), settings.policy)
     networks.backward(o, net, activations, g_head, networks.layers(trained.g_NP[0], sizes))
     if count(o, trained, o.finish(trained.g_NP[0]), settings.methods):
-        step(o, trained, 0, settings.adam_actor, settings.methods)
-        grow(o, trained, settings.methods)
+        step_all(o, trained, settings.adam_actor, settings.methods, both)
     entropy = -o.mean(found.density_B)
     heat = state.temperature
     # d/d log α of mean(α (−log π − H̄)) is the same α (entropy − H̄).

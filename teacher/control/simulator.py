@@ -13,6 +13,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,10 @@ class Simulator:
         model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
         self._size = mujoco.mj_stateSize(model, self._whole)
         self._renderer: Any = None
+        self._drawer: ThreadPoolExecutor | None = None
+        self._twin: Any = None
+        self._drawing: Future[npt.NDArray[np.uint8]] | None = None
+        self._drawn: npt.NDArray[np.uint8] | None = None
 
     def state(self) -> npt.NDArray[np.float64]:
         """Return everything that a next step, reward or observation depends on, float64 (S,)."""
@@ -140,18 +145,44 @@ class Simulator:
             field = getattr(owner, name)
             field[...] = values.reshape(field.shape)
 
+    def picture_soon(self, height: int, width: int, camera: int) -> npt.NDArray[np.uint8]:
+        """Return the newest picture that is ready, and begin to draw the present state where nothing is being drawn.
+
+        Only the first call waits. In software a picture takes longer than a step may.
+
+        Raises:
+            UserError: this machine has nothing to draw with.
+        """
+        import mujoco
+
+        if self._drawer is None:
+            self._drawer, self._twin = ThreadPoolExecutor(1, "drawing"), mujoco.MjData(self.model)
+        if self._drawing is None or self._drawing.done():
+            if self._drawing is not None:
+                self._drawn = self._drawing.result()
+            mujoco.mj_copyData(self._twin, self.model, self.data)
+            self._drawing = self._drawer.submit(self._draw, self._twin, height, width, camera)
+        if self._drawn is None:
+            self._drawn = self._drawing.result()
+        return self._drawn
+
     def picture(self, height: int, width: int, camera: int) -> npt.NDArray[np.uint8]:
         """Return what ``camera`` sees (-1: the free one), uint8 (height, width, 3).
 
         Raises:
             UserError: this machine has nothing to draw with.
         """
+        if self._drawer is not None:  # what draws belongs to that thread
+            return self._drawer.submit(self._draw, self.data, height, width, camera).result()
+        return self._draw(self.data, height, width, camera)
+
+    def _draw(self, data: Any, height: int, width: int, camera: int) -> npt.NDArray[np.uint8]:
         if self._renderer is None:
             self._renderer = self._make_renderer(height, width)
         if (self._renderer.height, self._renderer.width) != (height, width):
             self._renderer.close()
             self._renderer = self._make_renderer(height, width)
-        self._renderer.update_scene(self.data, camera)
+        self._renderer.update_scene(data, camera)
         return np.asarray(self._renderer.render(), np.uint8)
 
     def _make_renderer(self, height: int, width: int) -> Any:
@@ -169,7 +200,14 @@ class Simulator:
             ) from error
 
     def close(self) -> None:
-        """Release the picture's context."""
+        """Release the picture's context, in the thread that made it."""
+        if self._drawer is not None:
+            self._drawer.submit(self._release).result()
+            self._drawer.shutdown()
+            self._drawer = None
+        self._release()
+
+    def _release(self) -> None:
         if self._renderer is not None:
             with contextlib.suppress(Exception):
                 self._renderer.close()

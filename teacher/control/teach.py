@@ -161,7 +161,7 @@ class Trainings:
     def __init__(self, config: ControlConfig, checkpoint: Path | None = None) -> None:
         self.config = config
         threads = config.threads or cores()
-        lanes = 2 if config.seeds == 1 and config.twins == 2 and threads > 1 else 0
+        lanes = config.seeds == 1 and threads > 1
         workers = 1 if lanes else max(1, min(threads, config.seeds))
         # What overflows in a format is told by the agents.
         self._pool = ThreadPoolExecutor(workers, initializer=lambda: np.seterr(all="ignore"))
@@ -172,16 +172,17 @@ class Trainings:
             self._restore(checkpoint)
 
     def _beside(self, work: Callable[[int], Any], number: int) -> list[Any]:
-        """Do the second piece of work on the other thread."""
+        """Do every second piece of work on the other thread."""
         if number < 2:
             return in_turn(work, number)
-        other = self._pool.submit(work, 1)
+        other = self._pool.submit(lambda: [work(index) for index in range(1, number, 2)])
         try:
-            first = work(0)
+            ours = [work(index) for index in range(0, number, 2)]
         except BaseException:
             other.cancel()
             raise
-        return [first, other.result()]
+        theirs = other.result()
+        return [(theirs if index % 2 else ours)[index // 2] for index in range(number)]
 
     @property
     def step(self) -> int:

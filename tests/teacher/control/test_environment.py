@@ -135,3 +135,22 @@ def test_without_opengl_drawing_says_what_to_install():
     )
     assert "reacher_easy cannot be drawn" in done.stderr
     assert "apt-get install libosmesa6" in done.stderr
+
+
+@pytest.mark.skipif(not choose_gl(), reason="no OpenGL library: apt-get install libosmesa6")
+def test_a_picture_drawn_beside_the_steps_is_that_of_the_state_it_was_begun_in():
+    envs = made("cartpole_swingup", 1)
+    envs.reset(np.array([0]))
+    wanted = envs.render(0)
+    envs.close()
+    first = envs.render_soon(0)
+    assert np.array_equal(first, wanted)
+    play(envs, [np.ones((1, 1))] * 40, 40)
+    envs.render_soon(0)
+    simulator = envs.tasks[0].simulator
+    assert simulator._drawing is not None
+    simulator._drawing.result()
+    moved = envs.render_soon(0)
+    assert not np.array_equal(moved, wanted)
+    assert np.array_equal(envs.render(0), moved)
+    envs.close()

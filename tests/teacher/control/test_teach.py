@@ -115,6 +115,11 @@ def test_an_atari_game_has_no_numbers_as_actions():
         ControlConfig(environment=EnvironmentConfig(game="pong"))
 
 
+def test_pictures_are_refused_with_the_task_s_states_as_remedy():
+    with pytest.raises(UserError, match=r"cheetah_run_pixels is seen as pixels.*Give cheetah_run\."):
+        ControlConfig(environment=EnvironmentConfig(game="cheetah_run_pixels"))
+
+
 def test_the_command_picks_the_options_of_the_environment(tmp_path, capsys):
     assert main(["teach", "cheetah_run", "--algorithm", "sac", "--precision", "fp16", "--print_config"]) == 0
     assert "algorithm: sac" in capsys.readouterr().out

@@ -1,0 +1,226 @@
+"""Updates a second of SAC and DDPG as a share of the machine's own product rate, beside PyTorch's own gradients.
+
+    python -m benchmarks.control
+
+The floor of an update is its products alone at the rate of NumPy's ``a @ b`` of 2,048 on all cores, measured in the
+same run. The peer is the same SAC with PyTorch's gradients and its fused Adam, fp32, all cores. Random transitions of
+HalfCheetah's sizes; the simulator and the replay are not in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.measurement import finish, median_rate
+from spikestill.common.precision.rounding import number_format
+from spikestill.common.processor import cores, keep_freed_memory
+from spikestill.configs.control import ControlConfig
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.teacher.control.actor_critic import Batch, in_turn
+from spikestill.teacher.control.blas import one_thread
+from spikestill.teacher.control.learner import FloatLearner
+
+S, D = 17, 6
+AGENTS: dict[str, dict[str, Any]] = {
+    "sac": {"hidden": (256, 256), "batch_size": 256},
+    "ddpg": {"hidden": (400, 300), "batch_size": 64, "target_period": 1},
+}
+
+
+def config_of(algorithm: str, precision: str) -> ControlConfig:
+    """Return the options of a measured agent."""
+    environment = EnvironmentConfig(game="half_cheetah")
+    options: dict[str, Any] = {"algorithm": algorithm, "precision": precision, **AGENTS[algorithm]}
+    return ControlConfig(environment=environment, **options)
+
+
+def flops(config: ControlConfig) -> float:
+    """Return the floating-point operations of an update's products: two for each multiply-add."""
+    heads = 2 if config.algorithm == "sac" else 1
+    actor, critic = (
+        sum(a * b for a, b in itertools.pairwise(sizes))
+        for sizes in ((S, *config.hidden, heads * D), (S + D, *config.hidden, 1))
+    )
+    first_actor, first_critic = S * config.hidden[0], (S + D) * config.hidden[0]
+    # Forward, weights' gradients, and the activations' of all layers but the first; the actor's update goes through
+    # the critics to the action.
+    trained_critic, trained_actor = 3 * critic - first_critic, 3 * actor - first_actor
+    through = 2 * critic
+    total = actor + trained_actor + config.twins * (critic + trained_critic + through)
+    return 2.0 * config.batch_size * total
+
+
+def batch_of(rng: np.random.Generator, size: int) -> Batch:
+    """Return random transitions."""
+    arrays = (
+        rng.standard_normal((size, S)), rng.uniform(-1, 1, (size, D)), rng.uniform(0, 1, size), np.ones(size),
+        rng.standard_normal((size, S)),
+    )  # fmt: skip
+    return Batch(*(each.astype(np.float32) for each in arrays))
+
+
+def updates_per_s(config: ControlConfig, seconds: float, repeats: int, seeds: int = 1) -> float:
+    """Return updates a second: of one agent on all cores, or of several together."""
+    pool = ThreadPoolExecutor(1)
+
+    def beside(work: Any, number: int) -> list[Any]:
+        if number < 2:
+            return in_turn(work, number)
+        other = pool.submit(lambda: [work(index) for index in range(1, number, 2)])
+        ours = [work(index) for index in range(0, number, 2)]
+        theirs = other.result()
+        return [(theirs if index % 2 else ours)[index // 2] for index in range(number)]
+
+    both = beside if seeds == 1 and cores() > 1 else in_turn
+    learners = [FloatLearner(config, S, D, seed, both) for seed in range(seeds)]
+    rngs = [np.random.default_rng(seed) for seed in range(seeds)]
+    batch = batch_of(rngs[0], config.batch_size)
+
+    def turn(index: int) -> None:
+        for _ in range(5):
+            learners[index].update(batch, rngs[index])
+
+    def work() -> int:
+        if seeds == 1:
+            turn(0)
+            return 5
+        threads = [threading.Thread(target=turn, args=(index,)) for index in range(seeds)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return 5 * seeds
+
+    work()
+    return median_rate(work, seconds, repeats)
+
+
+def product_rate(seconds: float, repeats: int) -> float:
+    """Return floating-point operations a second of ``a @ b``, 2,048 each, fp32, all cores."""
+    a = np.random.default_rng(0).standard_normal((2048, 2048)).astype(np.float32)
+    out = np.empty_like(a)
+
+    def work() -> int:
+        np.matmul(a, a, out=out)
+        return 2 * 2048**3
+
+    work()
+    return median_rate(work, seconds, repeats)
+
+
+def plain_sac(seconds: float, repeats: int) -> float:
+    """Return updates a second of SAC written plainly in PyTorch, fp32."""
+    torch.manual_seed(0)
+    config = config_of("sac", "fp32")
+
+    def net(inputs: int, outputs: int) -> nn.Sequential:
+        return nn.Sequential(
+            nn.Linear(inputs, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, outputs)
+        )
+
+    actor, critics, targets = (
+        net(S, 2 * D),
+        [net(S + D, 1) for _ in range(2)],
+        [net(S + D, 1) for _ in range(2)],
+    )
+    weights: list[torch.Tensor] = [p for critic in critics for p in critic.parameters()]
+    averages: list[torch.Tensor] = [p for target in targets for p in target.parameters()]
+    log_alpha = torch.zeros(1, requires_grad=True)
+    adams = [
+        torch.optim.Adam(group, lr=1e-4, fused=True)
+        for group in (list(actor.parameters()), weights, [log_alpha])
+    ]
+    obs, action, reward, going_on, following = map(torch.from_numpy, batch_of(np.random.default_rng(0), 256))
+
+    def sample(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, z = actor(x).chunk(2, 1)
+        normal = torch.distributions.Normal(mean, (-5 + 3.5 * (torch.tanh(z) + 1)).exp())
+        u = normal.rsample()
+        density = normal.log_prob(u) - 2 * (np.log(2) - u - nn.functional.softplus(-2 * u))
+        return torch.tanh(u), density.sum(1)
+
+    def work() -> int:
+        with torch.no_grad():
+            a, density = sample(following)
+            x = torch.cat([following, a], 1)
+            value = torch.min(*(target(x)[:, 0] for target in targets)) - log_alpha.exp() * density
+            y = reward + config.discount * going_on * value
+        x = torch.cat([obs, action], 1)
+        loss = sum(((critic(x)[:, 0] - y) ** 2).mean() for critic in critics)
+        _step(adams[1], loss, weights)
+        a, density = sample(obs)
+        x = torch.cat([obs, a], 1)
+        value = torch.min(*(critic(x)[:, 0] for critic in critics))
+        _step(adams[0], (log_alpha.exp().detach() * density - value).mean(), list(actor.parameters()))
+        _step(adams[2], (log_alpha.exp() * (D - density.detach())).mean(), [log_alpha])
+        with torch.no_grad():
+            torch._foreach_lerp_(averages, weights, 0.005)
+        return 1
+
+    work()
+    return median_rate(work, seconds, repeats)
+
+
+def _step(adam: torch.optim.Optimizer, loss: Any, group: list[torch.Tensor]) -> None:
+    for weight, gradient in zip(group, torch.autograd.grad(loss, group), strict=True):
+        weight.grad = gradient
+    adam.step()
+
+
+def state_bytes(algorithm: str, precision: str) -> int:
+    """Return the bytes of everything that learns, were each number stored in its format."""
+    learner = FloatLearner(config_of(algorithm, precision), S, D, 0)
+    numbers = sum(
+        array.size for name, array in learner.arrays().items() if "counters" not in name and name != "updates"
+    )
+    return round(numbers * number_format(precision).bytes)
+
+
+def main() -> None:
+    """Measure and write ``benchmarks/results/control.json``."""
+    parser = argparse.ArgumentParser(
+        description=f"benchmarks.control: {__doc__}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser.add_argument("--repeats", type=int, default=3)
+    given = parser.parse_args()
+    keep_freed_memory()
+    measured = given.seconds, given.repeats
+    rate = product_rate(*measured)
+    figures: dict[str, Any] = {"product_gflop_per_s": round(rate / 1e9, 1)}
+    figures["sac_pytorch_updates_per_s"] = round(plain_sac(*measured), 1)
+    with one_thread():
+        for algorithm in AGENTS:
+            config = config_of(algorithm, "fp32")
+            floor = rate / flops(config)
+            figures |= {
+                f"{algorithm}_mflop": round(flops(config) / 1e6, 1),
+                f"{algorithm}_floor_per_s": round(floor, 1),
+            }
+            for precision in ("fp32", "fp16"):
+                found = updates_per_s(config_of(algorithm, precision), *measured)
+                name = f"{algorithm}_{precision}"
+                figures |= {
+                    f"{name}_updates_per_s": round(found, 1),
+                    f"{name}_share_of_floor": round(found / floor, 3),
+                    f"{name}_ips": round(found * config.batch_size),
+                    f"{name}_state_bytes": state_bytes(algorithm, precision),
+                }
+            figures[f"{algorithm}_fp32_two_seeds_updates_per_s"] = round(
+                updates_per_s(config, *measured, seeds=2), 1
+            )
+            ratio = figures[f"{algorithm}_fp16_updates_per_s"] / figures[f"{algorithm}_fp32_updates_per_s"]
+            figures[f"{algorithm}_fp16_share_of_fp32"] = round(ratio, 3)
+    finish("control", figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from spikestill.common.environment import Box, environment
 from spikestill.common.errors import UserError
-from spikestill.common.precision.names import check_emulated
+from spikestill.common.precision.names import FIXED, check_emulated
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.options import Options, Range, Share
 
@@ -69,9 +69,15 @@ class ControlConfig(Options):
     precision: str = "fp32"
     """Format of everything that learns: fp64, fp32, bf16, fp16, fp8-e5m2, fp8-e4m3, or eXmY for X exponent and Y
     mantissa bits. No fp32 copy is kept. On a CPU all below fp32 are emulated: every operation's result is rounded,
-    products are summed in fp32."""
+    products are summed in fp32. With ``ddpg`` also fixed point, integers only: fixed32, fixar, fixed16."""
     methods: MethodsConfig = dataclasses.field(default_factory=MethodsConfig)
     """Methods of Björck 2021."""
+    quantisation_delay: Annotated[int, Range(1, 1e9)] = 300_000
+    """fixar: updates with 32-bit activations, whose least and largest values set the 16-bit format."""
+    second_moment: Literal["plain", "root"] = "plain"
+    """Fixed point: Adam's second moment, or its root (hAdam), which has twice the range in the same bits."""
+    rounding: Literal["nearest", "stochastic"] = "nearest"
+    """Fixed point: how Adam rounds."""
     steps: Annotated[int, Range(1, 1e9)] = 250_000
     """Agent steps to train for, over all environments."""
     num_envs: Annotated[int, Range(1, 1024)] = 1
@@ -129,7 +135,10 @@ class ControlConfig(Options):
     """Seed of weights, exploration, replay and starts."""
 
     def _check(self) -> None:
-        check_emulated(self.precision)
+        if self.precision in FIXED:
+            self._check_fixed()
+        else:
+            check_emulated(self.precision)
         spec = environment(self.environment.game)
         if not isinstance(spec.actions, Box):
             raise UserError(
@@ -160,6 +169,20 @@ class ControlConfig(Options):
             raise UserError(
                 f"replay_capacity {self.replay_capacity} is less than two steps of {self.num_envs} environments",
                 "raise --replay_capacity",
+            )
+
+    def _check_fixed(self) -> None:
+        wrong = {
+            "algorithm": self.algorithm != "ddpg", "twin_critics": self.twin_critics,
+            "target_noise": self.target_noise != 0.0, "actor_period": self.actor_period != 1,
+            "target_period": self.target_period != 1, "batch_size": bool(self.batch_size & (self.batch_size - 1)),
+        }  # fmt: skip
+        named = [name for name, refused in wrong.items() if refused]
+        if named:
+            raise UserError(
+                f"precision {self.precision} with {named[0]} {getattr(self, named[0])}: fixed point is plain DDPG, "
+                "with a target step every update and a batch of a power of two",
+                "give --algorithm ddpg --target_period 1 --batch_size 64, and leave TD3's options",
             )
 
     @property

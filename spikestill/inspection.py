@@ -88,6 +88,7 @@ def read(path: Path) -> Contents:
         "spikestill.core_map": _core_map,
         "spikestill.buffer": _buffer,
         "spikestill.control-agent": _control_agent,
+        "spikestill.fixed-agent": _fixed_agent,
         "spikestill.teach-checkpoint": _checkpoint,
         "spikestill.control-checkpoint": _checkpoint,
         "spikestill.distill-checkpoint": _checkpoint,
@@ -185,6 +186,30 @@ def _control_agent(path: Path) -> Contents:
         "tensors": rows,
     }
     return Contents("control agent", figures, file.provenance, lambda: [])
+
+
+def _fixed_agent(path: Path) -> Contents:
+    from spikestill.teacher.control.fixed_file import read
+
+    state, environment, provenance = read(path)
+    networks = {"actor": state.actor, "critic": state.critic}
+    figures = {
+        "environment": environment,
+        "precision": state.config.variant,
+        "updates": state.updates,
+        "weights": sum(each.weight_N.size for each in networks.values()),
+        "saturated": dict(state.saturated),
+        "tensors": [
+            {
+                "tensor": name,
+                "shape": list(each.weight_N.shape),
+                "min": int(each.weight_N.min()),
+                "max": int(each.weight_N.max()),
+            }
+            for name, each in networks.items()
+        ],
+    }
+    return Contents("fixed-point agent", figures, provenance, lambda: [])
 
 
 def _student(path: Path) -> Contents:

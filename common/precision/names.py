@@ -8,6 +8,8 @@ from spikestill.common.errors import UserError
 
 NAMED = {"bf16": (8, 7), "fp16": (5, 10), "fp8-e5m2": (5, 2), "fp8-e4m3": (4, 3)}
 """Name to (exponent bits, mantissa bits); ``eXmY`` names any other."""
+FIXED = ("fixed32", "fixar", "fixed16")
+"""Variants of fixed point, which are integers (``fixed.py``)."""
 KNOWN = ("fp64", "fp32", *NAMED)
 
 
@@ -26,7 +28,8 @@ def emulated_bits(name: str) -> tuple[int, int]:
     matched = re.fullmatch(r"e(\d+)m(\d+)", name)
     if name not in NAMED and matched is None:
         raise UserError(
-            f"unknown precision {name!r}; known: {', '.join(KNOWN)}, and eXmY for X exponent and Y mantissa bits",
+            f"unknown precision {name!r}; known: {', '.join(KNOWN)}, and eXmY for X exponent and Y mantissa bits, "
+            f"and in fixed point {', '.join(FIXED)}",
             "give one of them, such as fp16 or e6m9",
         )
     exponent, mantissa = NAMED[name] if matched is None else (int(matched[1]), int(matched[2]))

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.environment import EnvironmentSpec
 from spikestill.common.errors import UserError
+from spikestill.common.precision.names import FIXED
 from spikestill.common.precision.rounding import number_format
+from spikestill.common.provenance import Provenance
 from spikestill.configs.control import ControlConfig
 from spikestill.teacher.control import ddpg, networks, sac
 from spikestill.teacher.control.actor_critic import (
@@ -25,6 +29,7 @@ from spikestill.teacher.control.actor_critic import (
     in_turn,
     new_state,
 )
+from spikestill.teacher.control.agent_file import save_agent
 from spikestill.teacher.control.operations import STEP, HostOperations
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -62,8 +67,8 @@ class Learner(Protocol):
         """Restore what :meth:`arrays` returned."""
         ...
 
-    def weights(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return what plays: ``actor.I.weight``, ``actor.I.bias`` and the critics' ``critic.N.I.weight``, fp32."""
+    def save(self, path: Path, spec: EnvironmentSpec, provenance: Provenance) -> None:
+        """Write the file that plays in ``spec``."""
         ...
 
 
@@ -154,8 +159,21 @@ class FloatLearner:
         """See :class:`Learner`."""
         self.state.restore(self.o, arrays)
 
-    def weights(self) -> dict[str, npt.NDArray[np.float32]]:
+    def save(self, path: Path, spec: EnvironmentSpec, provenance: Provenance) -> None:
         """See :class:`Learner`."""
+        config = self.config
+        save_agent(
+            path,
+            self.weights(),
+            spec,
+            algorithm=config.algorithm,
+            precision=config.precision,
+            log_std=(config.log_std_low, config.log_std_high),
+            provenance=provenance,
+        )
+
+    def weights(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return what plays: ``actor.I.weight``, ``actor.I.bias`` and the critics' ``critic.N.I.weight``, fp32."""
         found = {}
         flat = [("actor", self.state.actor.p_NP[0], self.settings.actor_sizes)]
         flat += [
@@ -195,3 +213,14 @@ def first_overflow(state: AgentState, settings: Settings, batch: Batch, noise: N
     with np.errstate(all="ignore"):
         UPDATES[settings.config.algorithm](o, copy.deepcopy(state), settings, batch, noise, in_turn)
     return o.watch[0] if o.watch else "none of its operations"
+
+
+def make_learner(
+    config: ControlConfig, observation: int, action: int, seed: int, both: Both = in_turn
+) -> Learner:
+    """Return an untrained agent of the algorithm and the arithmetic that ``config`` asks for."""
+    if config.precision in FIXED:
+        from spikestill.teacher.control.fixed_learner import FixedLearner
+
+        return FixedLearner(config, observation, action, seed)
+    return FloatLearner(config, observation, action, seed, both)

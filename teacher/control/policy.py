@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
 
 from spikestill.common.environment import Box, EnvironmentSpec, Observations
-from spikestill.common.policy import Decision
+from spikestill.common.policy import Decision, Policy
 from spikestill.common.precision.rounding import number_format
-from spikestill.teacher.control import networks
+from spikestill.teacher.control import fixed_file, networks
 from spikestill.teacher.control.agent_file import AgentFile, read_agent
+from spikestill.teacher.control.fixed_learner import load_fixed_policy
 from spikestill.teacher.control.operations import HostOperations, Layer
 from spikestill.teacher.control.play import joined, within
 
@@ -76,12 +78,23 @@ class ControlPolicy:
         return Decision(action_BD, np.concatenate(scores, axis=1).astype(np.float32))
 
 
-def load_policy(path: Path, environment: EnvironmentSpec) -> ControlPolicy:
-    """Return the agent of the file at ``path``, for ``environment``.
+def load_policy(path: Path, environment: EnvironmentSpec) -> Policy:
+    """Return the agent of the file at ``path``, for ``environment``; one in fixed point plays in integers.
 
     Raises:
         UserError: the file cannot be read, or is for another task.
     """
+    if schema_in(Path(path)) == fixed_file.SCHEMA:
+        return load_fixed_policy(Path(path), environment)
     file = read_agent(Path(path))
     file.check(Path(path), environment)
     return ControlPolicy(file, environment)
+
+
+def schema_in(path: Path) -> str:
+    """Return the schema that a safetensors file names, '' where it is none: its reader says what is wrong with it."""
+    try:
+        with safe_open(path, framework="np") as file:
+            return str((file.metadata() or {}).get("schema", ""))
+    except (SafetensorError, OSError):
+        return ""

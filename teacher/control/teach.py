@@ -21,6 +21,7 @@ import torch
 from spikestill.common.artefacts import RESUMED_FROM, TEACHER
 from spikestill.common.environment import Box, environment
 from spikestill.common.errors import UserError
+from spikestill.common.precision.names import FIXED
 from spikestill.common.precision.rounding import number_format
 from spikestill.common.processor import cores, keep_freed_memory
 from spikestill.common.provenance import Provenance
@@ -30,9 +31,8 @@ from spikestill.common.training import BEGIN_ANEW, Sitting, read_checkpoint, wri
 from spikestill.configs.control import ControlConfig
 from spikestill.configs.loading import plain
 from spikestill.teacher.control.actor_critic import Both, in_turn
-from spikestill.teacher.control.agent_file import save_agent
 from spikestill.teacher.control.blas import one_thread
-from spikestill.teacher.control.learner import DivergedError, FloatLearner, Learner
+from spikestill.teacher.control.learner import DivergedError, Learner, make_learner
 from spikestill.teacher.control.play import joined, play_games, within
 from spikestill.teacher.control.replay import Replay
 
@@ -61,7 +61,7 @@ class Training:
         self.envs = self.spec.make(config.environment, config.num_envs, 0)
         self.observations = self.envs.reset(np.arange(config.num_envs) + 1000 * (seed + 1))
         sizes = joined(self.observations).shape[1], self.actions.shape[0]
-        self.learner: Learner = FloatLearner(config, *sizes, seed, both)
+        self.learner: Learner = make_learner(config, *sizes, seed, both)
         self.replay = Replay(config.replay_capacity, *sizes)
         self.rng = np.random.default_rng([seed, 1])
         self.begins_N: npt.NDArray[np.bool_] = np.zeros(config.num_envs, np.bool_)
@@ -256,11 +256,7 @@ def run(config: ControlConfig, run_dir: Path, *, resume: bool = False) -> StageR
             for index, training in enumerate(trainings.each):
                 artefact = run_dir / TEACHER if index == 0 else run_dir / f"seed-{training.seed}" / TEACHER
                 artefact.parent.mkdir(exist_ok=True)
-                bounds = (config.log_std_low, config.log_std_high)
-                save_agent(
-                    artefact, training.learner.weights(), training.spec, algorithm=config.algorithm,
-                    precision=config.precision, log_std=bounds, provenance=provenance,
-                )  # fmt: skip
+                training.learner.save(artefact, training.spec, provenance)
 
         sitting = Sitting(
             "teach", run_dir, step=lambda: trainings.step, steps=config.steps, unit="steps", save=save,
@@ -284,7 +280,7 @@ def _train(trainings: Trainings, sitting: Sitting, checkpoint: Path) -> list[dic
     """Train until the steps are done or the user stops it; return the last evaluations."""
     config = trainings.config
     found: list[dict[str, Any]] = []
-    if number_format(config.precision).low:
+    if config.precision not in FIXED and number_format(config.precision).low:
         sitting.bar.say(
             f"{config.precision} is emulated on this processor: every operation's result is rounded to it, products "
             "are summed in fp32"

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from spikestill.configs.environment import EnvironmentConfig
 from spikestill.teacher.control import teach
 from spikestill.teacher.control.agent_file import read_agent, save_agent
 from spikestill.teacher.control.learner import FloatLearner
+from spikestill.teacher.control.policy import load_policy
 from spikestill.teacher.control.replay import Replay
 from tests.teacher.control.agents import OFF
 
@@ -21,6 +23,9 @@ pytestmark = pytest.mark.skipif(
     find_spec("mujoco") is None or find_spec("dm_control") is None,
     reason="the MuJoCo simulators are not installed: make install, or pip install 'spikestill[control]'",
 )
+
+
+FIXAR = {"algorithm": "ddpg", "precision": "fixar", "target_period": 1, "quantisation_delay": 200}
 
 
 def config_of(game="cartpole_swingup", **options):
@@ -40,6 +45,7 @@ def state_of(path):
     ("game", "options"),
     [
         ("reacher_easy", {"precision": "fp16"}),
+        ("swimmer", FIXAR),
         ("hopper", {"algorithm": "ddpg", "twin_critics": True, "target_noise": 0.2, "actor_period": 2}),
     ],
 )
@@ -136,7 +142,8 @@ def test_the_command_picks_the_options_of_the_environment(tmp_path, capsys):
 def test_an_agent_s_file_comes_back_as_it_was_and_refuses_another_task(tmp_path):
     config = config_of()
     training = teach.Training(config, 0)
-    path, weights = tmp_path / "teacher.safetensors", training.learner.weights()
+    learner: Any = training.learner
+    path, weights = tmp_path / "teacher.safetensors", learner.weights()
     provenance = teach.Provenance.of(config, 0)
     bounds = (-5.0, 2.0)
     for broken in ({}, {"actor.1.bias": np.full(24, np.nan, np.float32)}):
@@ -163,3 +170,22 @@ def test_sac_learns_to_swing_a_pole_up(tmp_path):
     result = teach.run(config, tmp_path)
     # Random play scores 14 to 50 in a game of cartpole_swingup, whose best is 1,000.
     assert result.summary["mean_return"] > 120
+
+
+def test_fixed_point_is_plain_ddpg_and_says_so():
+    with pytest.raises(UserError, match=r"precision fixar with algorithm sac: fixed point is plain DDPG"):
+        config_of(precision="fixar")
+    with pytest.raises(UserError, match=r"fixed32 with batch_size 48"):
+        config_of("hopper", **FIXAR | {"precision": "fixed32", "batch_size": 48})
+
+
+def test_a_fixed_point_agent_is_taught_plays_and_is_inspected(tmp_path, capsys):
+    teach.run(config_of("swimmer", steps=300, **FIXAR), tmp_path)
+    spec = teach.environment("swimmer")
+    policy = load_policy(tmp_path / "teacher.safetensors", spec)
+    observations = spec.make(None, 2, 0).reset(np.arange(2))
+    spec.actions.check(policy.act(observations).action)
+    assert main(["inspect", str(tmp_path / "teacher.safetensors"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["precision"] == "fixar"
+    with pytest.raises(UserError, match="plays swimmer, not hopper"):
+        load_policy(tmp_path / "teacher.safetensors", teach.environment("hopper"))

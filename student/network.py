@@ -18,7 +18,13 @@ from spikestill.student.architectures import LayerSpec, visible_sizes
 from spikestill.student.fold import fold
 from spikestill.student.grouped import GroupedLayer, plan
 from spikestill.student.integer_net import STACK_SHAPE, IntegerNet
-from spikestill.student.quantise import VARIANCE_EPSILON, NormalisedStep, initial_ternary, ternarise
+from spikestill.student.quantise import (
+    VARIANCE_EPSILON,
+    NormalisedStep,
+    SparsityPressure,
+    initial_ternary,
+    ternarise,
+)
 from spikestill.student.torch_net import TorchIntegerNet
 
 STATISTICS_MOMENTUM = 0.1
@@ -31,7 +37,8 @@ class TernaryLayer(nn.Module):
         spec: geometry.
         in_channels: features of the input.
         hysteresis: h of :func:`ternarise`.
-        generator: source of the initial shadow weights, uniform in [-1, 1] (McKinstry 2018).
+        generator: source of the initial shadow weights, uniform (McKinstry 2018) in [-initial_range, initial_range].
+        initial_range: 0..1.
         visible: how many rows and columns of the output to compute, see :func:`visible_sizes`.
     """
 
@@ -46,6 +53,7 @@ class TernaryLayer(nn.Module):
         hysteresis: float,
         generator: torch.Generator,
         visible: int,
+        initial_range: float = 1.0,
     ) -> None:
         super().__init__()
         if in_channels % spec.groups or spec.features % spec.groups:
@@ -54,7 +62,7 @@ class TernaryLayer(nn.Module):
             )
         self.spec, self.hysteresis, self.visible = spec, hysteresis, visible
         shape = (spec.features, in_channels // spec.groups, spec.kernel, spec.kernel)
-        self.shadow = nn.Parameter(torch.empty(shape).uniform_(-1.0, 1.0, generator=generator))
+        self.shadow = nn.Parameter(torch.empty(shape).uniform_(-initial_range, initial_range, generator=generator))
         self.gamma = nn.Parameter(torch.ones(spec.features))
         self.beta = nn.Parameter(torch.zeros(spec.features))
         self.register_buffer("ternary", initial_ternary(self.shadow.detach()))
@@ -113,7 +121,10 @@ class StudentNetwork(nn.Module):
         layers: geometry, first to last.
         actions: A.
         hysteresis: of the ternary weights.
-        sparsity: weight of the mean firing rate in the loss.
+        sparsity: weight of the firing rates in the loss.
+        sparsity_form: ``layers`` (the sum of each layer's mean rate), ``features`` (of each feature's mean rate) or
+            ``squares`` (of half its square).
+        initial_range: the shadow weights begin uniform in [-initial_range, initial_range].
         seed: of the initial weights.
         dtype: format of the products after the first layer.
         input_shape: (C, H, W) of the uint8 input, H = W.
@@ -130,6 +141,8 @@ class StudentNetwork(nn.Module):
         *,
         hysteresis: float = 0.1,
         sparsity: float = 0.0,
+        sparsity_form: str = "layers",
+        initial_range: float = 1.0,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         input_shape: tuple[int, int, int] = STACK_SHAPE,
@@ -139,12 +152,12 @@ class StudentNetwork(nn.Module):
         if input_shape[1] != input_shape[2]:
             raise ValueError(f"input must be as high as wide, got {input_shape}")
         self.actions, self.sparsity, self.dtype = actions, sparsity, dtype
-        self.input_shape, self.game = input_shape, game
+        self.input_shape, self.game, self.sparsity_form = input_shape, game, sparsity_form
         generator = torch.Generator().manual_seed(seed)
         channels, made = input_shape[0], []
         _, *visible = visible_sizes(layers, input_shape[1])
         for index, spec in enumerate(layers):
-            made.append(TernaryLayer(spec, channels, hysteresis, generator, visible[index]))
+            made.append(TernaryLayer(spec, channels, hysteresis, generator, visible[index], initial_range))
             channels = spec.features
         self.layers = nn.ModuleList(made)
         self._integer: TorchIntegerNet | None = None
@@ -187,7 +200,9 @@ class StudentNetwork(nn.Module):
             kept: layers whose spikes to return; None: all.
         """
         chosen = range(len(self.layers)) if kept is None else kept
-        way = self._group_by_group if stacks_BCHW.device.type == "cpu" else self._by_convolutions
+        # The kernels have one penalty for all of a layer's features.
+        in_groups = stacks_BCHW.device.type == "cpu" and self.sparsity_form != "squares"
+        way = self._group_by_group if in_groups else self._by_convolutions
         rate_BO, statistics, spikes = way(
             stacks_BCHW, weights, renormalise, self.sparsity * loss_factor, chosen
         )
@@ -195,13 +210,19 @@ class StudentNetwork(nn.Module):
         votes = rate_BO[:, :used].reshape(len(rate_BO), -1, self.actions).mean(dim=1)
         return votes, statistics, spikes
 
+    def _own_penalty(self, layer: TernaryLayer, penalty: float) -> float:
+        """Return the weight of a layer's mean rate in the loss."""
+        return {"layers": penalty, "features": penalty * layer.spec.features}.get(self.sparsity_form, 0.0)
+
     def _by_convolutions(
         self, x: Tensor, weights: list[Tensor], renormalise: bool, penalty: float, kept: Collection[int]
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]], dict[int, Tensor]]:
         """Return mean spikes (B, O), statistics and kept spikes, by PyTorch's operations."""
         statistics, spikes = [], {}
         for index, (layer, weight) in enumerate(zip(self.ternary_layers(), weights, strict=True)):
-            x, mu, variance = layer(x.to(weight.dtype), weight, penalty, renormalise)
+            x, mu, variance = layer(x.to(weight.dtype), weight, self._own_penalty(layer, penalty), renormalise)
+            if self.sparsity_form == "squares" and penalty:
+                x = SparsityPressure.apply(x, penalty)
             statistics.append((mu, variance))
             if index in kept:
                 spikes[index] = x
@@ -229,7 +250,7 @@ class StudentNetwork(nn.Module):
                 layer.gamma,
                 layer.beta,
                 *running,
-                penalty,
+                self._own_penalty(layer, penalty),
                 planned[index],
                 index in kept,
                 self.dtype,

@@ -93,6 +93,27 @@ class NormalisedStep(torch.autograd.Function):
         return _image(ds, dy_BOHW.shape), dgamma, dx, None, None, None
 
 
+class SparsityPressure(torch.autograd.Function):
+    """Spikes as they are, whose gradient grows by that of weight / 2 sum_o m_o^2, m_o the mean of feature o.
+
+    m_o is over batch and places, so that of y it is weight m_o / (B H W) (the summation over the features of a network
+    of McKinstry 2018, 3; the squares are our reading of Esser 2016).
+
+    forward(y (B, O, H, W), weight) -> y.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, y_BOHW: Tensor, weight: float) -> Tensor:
+        """Return y."""
+        ctx.push_O = y_BOHW.float().mean(dim=(0, 2, 3)) * (weight * y_BOHW.shape[1] / y_BOHW.numel())
+        return y_BOHW.view_as(y_BOHW)
+
+    @staticmethod
+    def backward(ctx: Any, dy_BOHW: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of y."""
+        return dy_BOHW + ctx.push_O[:, None, None].to(dy_BOHW.dtype), None
+
+
 def _rows(x_BOHW: Tensor) -> Tensor:
     return x_BOHW.permute(0, 2, 3, 1).contiguous().view(-1, x_BOHW.shape[1])
 

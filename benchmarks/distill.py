@@ -26,6 +26,7 @@ from spikestill.student.architectures import architecture, centred
 from spikestill.student.distill import Distillation
 from spikestill.student.integer_net import STACK_SHAPE
 from spikestill.student.losses import kl
+from spikestill.student.sources import BufferSource
 
 BATCH = 128
 
@@ -98,7 +99,9 @@ def main() -> None:
             return BATCH
 
         torch.set_num_threads(1)
-        training = Distillation(DistillConfig(batch_size=BATCH, buffer=options.buffer), reader)
+        training = Distillation(
+            DistillConfig(batch_size=BATCH, buffer=options.buffer), BufferSource(reader, 0.02)
+        )
 
         def our_step() -> int:
             training.train_step()

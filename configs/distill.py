@@ -6,7 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from spikestill.configs.options import Options, Range, Seed
+from spikestill.common.atari import check_game
+from spikestill.common.errors import UserError
+from spikestill.configs.options import Options, Range, Seed, Share
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,10 +50,41 @@ class DistillConfig(Options):
     """Principal components of the teacher's hidden layer to predict."""
     hint_learning_rate: Annotated[float, Range(1e-12, 1e6)] = 3e-4
     """Step size of Adam on the readouts at the start; it falls as ``learning_rate`` does."""
+    norm_learning_rate: Annotated[float, Range(1e-12, 1e6)] | None = None
+    """Step size on batch normalisation's gamma and beta at the start; it falls as ``learning_rate`` does. None: as the
+    shadow weights'."""
+    initial_range: Share = 1.0
+    """The shadow weights begin uniform in -range..range. The paper says uniform and no more; below 0.5 every ternary
+    weight begins at 0."""
+    ghost_batches: Annotated[int, Range(0, 1024)] = 0
+    """Shares of a batch that normalise by themselves (ghost batch normalisation, Hoffer 2017), each in a thread of its
+    own; 1: the batch as a whole, as published; 0: one for each core, one on a GPU. It divides ``batch_size``."""
+    renormalised_share: Share = 0.1
+    """Last part of the training in which the running statistics normalise, as the deployed net does (batch
+    renormalisation, Ioffe 2017); 0: none, as published."""
+    recalibration_batches: Annotated[int, Range(0, 1e6)] = 64
+    """Batches over which the finished weights' statistics are taken anew; 0: the running ones stay."""
     hysteresis: Annotated[float, Range(0, 0.5)] = 0.1
     """Half-width of the band around +-0.5 in which a ternary weight keeps its value (Esser 2016)."""
     sparsity: Annotated[float, Range(0, 1e6)] = 1e-4
-    """Weight of the mean firing rate, summed over the layers, in the loss."""
+    """Weight of the firing rates in the loss."""
+    sparsity_form: Literal["layers", "features", "squares"] = "layers"
+    """What is summed: mean rates of ``layers``, mean rates of all ``features`` of the net, or half their ``squares``
+    (a reading of Esser 2016, docs/distillation.md)."""
+    stream: bool = False
+    """Learn while the teacher plays, without a buffer: its play goes into a ring in memory (McKinstry 2018)."""
+    stream_game: str = "pong"
+    """Game that it plays."""
+    stream_ring: Annotated[int, Range(64, 1e8)] = 1_000_000
+    """Frames that the ring holds; 7,056 bytes each."""
+    stream_start: Annotated[int, Range(1, 1e8)] = 50_000
+    """Frames played before the first batch."""
+    stream_period: Annotated[int, Range(1, 65536)] = 4
+    """Frames played for every batch."""
+    stream_envs: Annotated[int, Range(1, 1024)] = 16
+    """Games played side by side; 1 as published."""
+    stream_epsilon: Share = 0.05
+    """Probability of a random action in place of the teacher's."""
     validation: Annotated[float, Range(0, 0.5)] = 0.02
     """Share of the buffer, its last steps, kept for validation."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
@@ -67,3 +100,22 @@ class DistillConfig(Options):
 
     WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("checkpoint_minutes", "log_steps")
     """Options that change nothing of what is made."""
+
+    def _check(self) -> None:
+        if self.ghost_batches and (
+            self.batch_size % self.ghost_batches or self.batch_size == self.ghost_batches
+        ):
+            raise UserError(
+                f"ghost_batches {self.ghost_batches} of batch_size {self.batch_size}: equal shares of two or "
+                "more frames wanted",
+                "give a --ghost_batches that divides --batch_size and is at most its half",
+            )
+        if not self.stream:
+            return
+        check_game(self.stream_game)
+        if self.stream_ring < 8 * self.stream_envs:
+            raise UserError(
+                f"stream_ring {self.stream_ring} leaves {self.stream_ring // self.stream_envs} frames for each of "
+                f"{self.stream_envs} games, at least 8 wanted",
+                "raise --stream_ring, or lower --stream_envs",
+            )

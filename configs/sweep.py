@@ -6,12 +6,13 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from spikestill.common.atari import check_game
 from spikestill.common.errors import UserError, nearest
-from spikestill.common.ranges import check_range
+from spikestill.configs import options
 from spikestill.configs.loading import read_recipe, unknown
+from spikestill.configs.options import Options
 
 SWEEPS = Path(__file__).resolve().parent / "sweeps"
 STAGES = ("teach", "record", "distill", "map", "estimate", "verify", "evaluate")
@@ -27,7 +28,7 @@ TOGETHER = "+"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SweepConfig:
+class SweepConfig(Options):
     """Try options of a chain of stages, on this machine or on a Ray cluster (`pip install 'spikestill[sweep]'`). What
     trials have in common runs once. The same command goes on where a sweep was stopped or killed."""
 
@@ -40,21 +41,17 @@ class SweepConfig:
     address: str | None = None
     """Ray cluster, ``HOST:PORT`` of its head or ``auto``; this machine must be one of its nodes, and all must see
     ``--run_dir``. None: this machine alone."""
-    cores: int = 1
-    """Cores of each stage run, 1..1024; as many run at a time as the cluster's cores allow."""
-    gpus: float = 0.0
-    """GPUs of each stage run, 0..16; 0.25: four share one."""
-    retries: int = 3
-    """Times that a stage run is begun again where its node or process was lost, 0..1000; it goes on from its
+    cores: Annotated[int, options.Range(1, 1024)] = 1
+    """Cores of each stage run; as many run at a time as the cluster's cores allow."""
+    gpus: Annotated[float, options.Range(0, 16)] = 0.0
+    """GPUs of each stage run; 0.25: four share one."""
+    retries: Annotated[int, options.Range(0, 1000)] = 3
+    """Times that a stage run is begun again where its node or process was lost; it goes on from its
     checkpoint. One that fails by itself is not."""
-    answer_s: float = 15.0
-    """Seconds that ``address`` has to answer, 1..600."""
+    answer_s: Annotated[float, options.Range(1, 600)] = 15.0
+    """Seconds that ``address`` has to answer."""
 
-    def __post_init__(self) -> None:
-        check_range(self, "cores", 1, 1024)
-        check_range(self, "gpus", 0, 16)
-        check_range(self, "retries", 0, 1000)
-        check_range(self, "answer_s", 1, 600)
+    def _check(self) -> None:
         if self.address is not None and self.address != "auto":
             host, _, port = self.address.rpartition(":")
             if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -144,9 +141,9 @@ def _changed(given: dict[str, Any], changes: tuple[str, ...]) -> SweepRecipe:
     for key in given:
         if key not in KEYS:
             raise unknown(key, KEYS, "key")
-    options = {stage: _mapping(given.get("options", {}), "options").get(stage) or {} for stage in STAGES}
-    options = {stage: dict(_mapping(own, f"options.{stage}")) for stage, own in options.items()}
-    for stage in _mapping(given.get("options", {}), "options"):
+    named = _mapping(given.get("options", {}), "options")
+    own_options = {stage: dict(_mapping(named.get(stage), f"options.{stage}")) for stage in STAGES}
+    for stage in named:
         if stage not in STAGES:
             raise unknown(stage, STAGES, "stage")
     grid = _flat(_mapping(given.get("grid", {}), "grid"))
@@ -165,7 +162,7 @@ def _changed(given: dict[str, Any], changes: tuple[str, ...]) -> SweepRecipe:
             top[name] = text
         elif name.partition(".")[0] in STAGES:
             stage, _, option = name.partition(".")
-            options[stage][option] = text
+            own_options[stage][option] = text
         else:
             raise unknown(name, [*top, *STAGES], "option")
     stages = given.get("stages")
@@ -179,7 +176,7 @@ def _changed(given: dict[str, Any], changes: tuple[str, ...]) -> SweepRecipe:
     recipe = SweepRecipe(
         stages=tuple(stages),
         game=str(top[GAME] or "pong"),
-        options={stage: own for stage, own in options.items() if own},
+        options={stage: own for stage, own in own_options.items() if own},
         grid={name: _values(name, values) for name, values in grid.items()},
         search={name: _range(name, values) for name, values in search.items()},
         samples=_count("samples", top["samples"]),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
 import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,26 +35,27 @@ from spikestill.configs.loading import plain
 from spikestill.dataset.reader import BufferReader
 from spikestill.student import integer_net
 from spikestill.student.architectures import architecture, centred
+from spikestill.student.game_check import check_file_game
 from spikestill.student.hints import Hints, hinted_layers
-from spikestill.student.losses import distillation_loss
+from spikestill.student.losses import distillation_loss, student_outputs
 from spikestill.student.network import StudentNetwork
+from spikestill.student.sources import BufferSource, Drawn, Source
+from spikestill.student.stream import TeacherStream
+from spikestill.teacher.atari.environment import action_meanings
 from spikestill.teacher.atari.q_network import Weights
 from spikestill.teacher.checkpoint import read_teacher
+from spikestill.teacher.policy import in_fixed_batches, load_teacher
 
 CHECKPOINT = RESUMED_FROM["distill"]
 SCHEMA = "spikestill.distill-checkpoint"
-VALIDATION_FRAMES = 1_024
-RECALIBRATION_BATCHES = 64
 # Batches from which the hints' principal components are taken.
 HINT_BATCHES = 40
-# In the last part of the training the forward pass uses the running statistics, as the deployed net does.
-RENORMALISED_SHARE = 0.1
 # Options that may differ between a run and its resumption. ``steps`` lengthens or shortens a training: the learning
 # rate then follows the new length from there on. A training that diverged goes on with other step sizes.
 # ``precision`` is compared as what it stands for, files by content.
 FREE_OPTIONS = (
     *DistillConfig.WITHOUT_EFFECT, "buffer", "teacher", "steps", "initial", "precision",
-    "learning_rate", "learning_rate_final", "hint_learning_rate",
+    "learning_rate", "learning_rate_final", "norm_learning_rate", "hint_learning_rate",
 )  # fmt: skip
 LOWER_RATE = "lower --learning_rate, then go on from the last checkpoint with --resume"
 
@@ -67,12 +70,12 @@ def learning_rate(config: DistillConfig, step: int) -> float:
 class Distillation:
     """The whole state of a training: network, optimiser, generator and step.
 
-    On a CPU a batch is computed in shares, one thread each; every share normalises with its own
+    A batch is computed in shares, one thread each; every share normalises with its own
     statistics (ghost batch normalisation, Hoffer 2017) and the gradients are added in a fixed order.
 
     Args:
         config: the options.
-        reader: the buffer.
+        source: frames and Q-values.
         teacher: whose hidden units are the hints; None: train without hints.
         checkpoint: what an interrupted training left, to go on from it; None: begin.
 
@@ -83,46 +86,48 @@ class Distillation:
     def __init__(
         self,
         config: DistillConfig,
-        reader: BufferReader,
+        source: Source,
         teacher: Weights | None = None,
         checkpoint: Path | None = None,
     ) -> None:
-        self.config, self.reader = config, reader
+        self.config, self.source = config, source
         self.device = compute_device(config.device)
         self.rng = np.random.default_rng([config.seed, 6])
-        self.held_out = int(len(reader) * config.validation)
         self.layers = architecture(config.architecture)
         if config.window == "centred":
             self.layers = centred(self.layers, integer_net.STACK_SHAPE[1])
         self.format = number_format(config.precision, self.device)
         self.network = StudentNetwork(
             self.layers,
-            reader.actions,
+            source.actions,
             hysteresis=config.hysteresis,
             sparsity=config.sparsity,
+            sparsity_form=config.sparsity_form,
+            initial_range=config.initial_range,
             seed=config.seed,
             dtype=self.format.body,
-            game=reader.game,
+            game=source.game,
         ).to(self.device)
         layers = self.network.ternary_layers()
-        self.parameters = [
-            *(layer.shadow for layer in layers),
-            *(layer.gamma for layer in layers),
-            *(layer.beta for layer in layers),
+        norms = [*(layer.gamma for layer in layers), *(layer.beta for layer in layers)]
+        self.parameters = [*(layer.shadow for layer in layers), *norms]
+        rates = {False: config.learning_rate, True: config.norm_learning_rate or config.learning_rate}
+        groups = [
+            {"params": self.parameters[: len(layers)], "lr": rates[False]},
+            {"params": norms, "lr": rates[True]},
         ]
         self.optimizer: torch.optim.Optimizer
         if config.optimizer == "adam":
-            self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, fused=True)
+            self.optimizer = torch.optim.Adam(groups, fused=True)
         else:
-            self.optimizer = torch.optim.SGD(self.parameters, lr=config.learning_rate, momentum=0.9)
+            self.optimizer = torch.optim.SGD(groups, lr=config.learning_rate, momentum=0.9)
         self.step = 0
+        # Every share has as many frames, for each counts as much in the statistics.
         most = min(cores(), config.batch_size // 2) if self.device.type == "cpu" else 1
-        # Every share has as many transitions, for each counts as much in the statistics.
-        self.shares = next(count for count in range(max(1, most), 0, -1) if config.batch_size % count == 0)
-        self.pool = ThreadPoolExecutor(
-            self.shares, "gradient", initializer=torch.set_num_threads, initargs=(1,)
-        )
-        self.parents = {"buffer": file_sha256(config.buffer)}
+        divisors = (count for count in range(max(1, most), 0, -1) if config.batch_size % count == 0)
+        self.shares = config.ghost_batches or next(divisors)
+        self.pool: ThreadPoolExecutor | None = None
+        self.parents: dict[str, str] = {} if config.stream else {"buffer": file_sha256(config.buffer)}
         if config.initial is not None and checkpoint is None:
             with restoring(config.initial, "give another checkpoint, or leave --initial out"):
                 self._begin_with(config.initial)
@@ -158,7 +163,8 @@ class Distillation:
 
     def _make_hints(self, teacher: Weights) -> Hints:
         rng = np.random.default_rng([self.config.seed, 8])
-        stacks = torch.cat([self._stacks(self._draw(rng)[0]) for _ in range(HINT_BATCHES)])
+        self.source.advance()
+        stacks = torch.cat([self._stacks(self._draw(rng).stacks) for _ in range(HINT_BATCHES)])
         with torch.no_grad():
             _, _, spikes = self.network.propagate(
                 stacks[: self.config.batch_size], self.network.working_weights()
@@ -169,10 +175,19 @@ class Distillation:
     def _stacks(self, stacks_BCHW: np.ndarray) -> Tensor:
         return torch.from_numpy(stacks_BCHW).to(self.device).contiguous(memory_format=torch.channels_last)
 
-    def _draw(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return a batch of the training part: (stacks (B, 4, 84, 84), q (B, A))."""
-        stacks, q, _ = self.reader.sample(rng, self.config.batch_size, stop=len(self.reader) - self.held_out)
-        return stacks, q
+    def _draw(self, rng: np.random.Generator) -> Drawn:
+        return self.source.draw(rng, self.config.batch_size)
+
+    def _compute(self, share: Callable[[int], tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Return what ``share`` gives for each share: in threads of their own, or one share on all cores."""
+        if self.shares == 1:
+            return [share(0)]
+        if self.pool is None:
+            threads = min(self.shares, cores())
+            self.pool = ThreadPoolExecutor(
+                threads, "gradient", initializer=torch.set_num_threads, initargs=(1,)
+            )
+        return list(self.pool.map(share, range(self.shares)))
 
     def _share(self, index: int, weights: list[Tensor], stacks: Tensor, q: Tensor) -> tuple[Any, ...]:
         part = slice(
@@ -180,14 +195,12 @@ class Distillation:
         )
         x = stacks[part].to(self.device).contiguous(memory_format=torch.channels_last)
         q_part = q[part].to(self.device)
-        renormalise = self.step >= (1.0 - RENORMALISED_SHARE) * self.config.steps
+        renormalise = self.step >= (1.0 - self.config.renormalised_share) * self.config.steps
         rates, statistics, spikes = self.network.propagate(
             x, weights, renormalise=renormalise, loss_factor=1.0 / self.shares,
             kept=self.hints.layers if self.hints is not None else (),
         )  # fmt: skip
-        loss = distillation_loss(
-            self.config.loss, self.config.logit_scale * rates, q_part, self.config.temperature
-        )
+        loss = self._loss(rates, q_part)
         layers = self.network.ternary_layers()
         leaves = [*weights, *(layer.gamma for layer in layers), *(layer.beta for layer in layers)]
         means: list[Tensor] = []
@@ -200,15 +213,20 @@ class Distillation:
         agree = (rates.argmax(dim=1) == q_part.argmax(dim=1)).float().mean()
         return gradients, statistics, loss.detach(), agree, means, whole.detach()
 
+    def _loss(self, rates: Tensor, q: Tensor) -> Tensor:
+        outputs = student_outputs(self.config.loss, rates, self.config.logit_scale)
+        return distillation_loss(self.config.loss, outputs, q, self.config.temperature)
+
     def train_step(self) -> tuple[float, float]:
         """Do one gradient step; return (loss, agreement with the teacher's best action on the batch).
 
         Raises:
             UserError: the loss, with the hints' part, is not finite; the network is left as it was.
         """
+        self.source.advance()
         stacks, q = (torch.from_numpy(array) for array in self._draw(self.rng))
         weights = self.network.working_weights()
-        shares = list(self.pool.map(lambda index: self._share(index, weights, stacks, q), range(self.shares)))
+        shares = self._compute(lambda index: self._share(index, weights, stacks, q))
         loss, whole = (float(sum(share[part] for share in shares)) / self.shares for part in (2, 5))
         if not math.isfinite(whole):
             with_hints = f" ({whole} with the hints)" if math.isfinite(loss) else ""
@@ -220,8 +238,11 @@ class Distillation:
                 gradient = gradient + share[0][index].float()
             parameter.grad = gradient.contiguous()
         rate = learning_rate(self.config, self.step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        norm_rate = (
+            rate * (self.config.norm_learning_rate or self.config.learning_rate) / self.config.learning_rate
+        )
+        for group, step_size in zip(self.optimizer.param_groups, (rate, norm_rate), strict=True):
+            group["lr"] = step_size
         self.optimizer.step()
         if self.hints is not None:
             for group in self.hint_optimizer.param_groups:
@@ -238,8 +259,8 @@ class Distillation:
         rng = np.random.default_rng([self.config.seed, 7])
         weights = self.network.working_weights()
         with torch.no_grad():
-            for index in range(RECALIBRATION_BATCHES):
-                x = self._stacks(self._draw(rng)[0])
+            for index in range(self.config.recalibration_batches):
+                x = self._stacks(self._draw(rng).stacks)
                 _, statistics, _ = self.network.propagate(x, weights, kept=())
                 self.network.absorb([statistics], momentum=1.0 / (index + 1))
 
@@ -249,18 +270,14 @@ class Distillation:
         Regret is the mean of max Q - Q(the student's action), over that of a uniformly random player: 0 is
         as good as the teacher, 1 is random.
         """
-        first = len(self.reader) - self.held_out if self.held_out else 0
-        indices = np.linspace(first, len(self.reader) - 1, VALIDATION_FRAMES).astype(np.int64)
-        indices = np.unique(indices)
-        stacks, q = self.reader.stacks(indices), torch.from_numpy(self.reader.q_values(indices))
+        stacks, q_values = self.source.validation()
+        q = torch.from_numpy(q_values)
         net = self.network.integer()
         votes = torch.cat(
             [net.votes(torch.from_numpy(part)) for part in np.array_split(stacks, 16) if len(part)]
         )
         rates = votes.cpu().float() / self.network.voters()
-        loss = distillation_loss(
-            self.config.loss, self.config.logit_scale * rates, q, self.config.temperature
-        )
+        loss = self._loss(rates, q)
         best = q.max(dim=1).values
         regret = best - q.gather(1, votes.cpu().argmax(dim=1)[:, None])[:, 0]
         return {
@@ -287,6 +304,7 @@ class Distillation:
         if self.hints is not None:
             hints = self.hints.state() | optimizer_tensors(self.hint_optimizer)
             tensors |= {f"hints.{name}": tensor for name, tensor in hints.items()}
+        tensors |= {f"source.{name}": tensor for name, tensor in self.source.state().items()}
         counters = {
             "step": self.step, "rng": self.rng.bit_generator.state, "shares": self.shares,
             "precision": self.format.name,
@@ -307,7 +325,7 @@ class Distillation:
         tensors, counters, parents = read_checkpoint(
             path, SCHEMA, plain(self.config), plain(DistillConfig()), FREE_OPTIONS, self.format.name
         )
-        if parents.get("buffer") != self.parents["buffer"]:
+        if parents.get("buffer") != self.parents.get("buffer"):
             raise UserError(
                 f"{path}: was trained on another buffer than {self.config.buffer}",
                 "give that buffer, or start again in another --run_dir",
@@ -323,6 +341,9 @@ class Distillation:
             }
             self.hints.set_state(hints)
             restore_optimizer(self.hint_optimizer, hints)
+        self.source.set_state({
+            name.removeprefix("source."): tensor for name, tensor in tensors.items() if name.startswith("source.")
+        })  # fmt: skip
         self.step = counters["step"]
         # Each share normalises by itself: the machine's cores must not change what it is.
         self.shares = counters.get("shares", self.shares)
@@ -330,7 +351,8 @@ class Distillation:
 
     def close(self) -> None:
         """End the gradient threads."""
-        self.pool.shutdown()
+        if self.pool is not None:
+            self.pool.shutdown()
 
 
 def hinting_teacher(config: DistillConfig, reader: BufferReader) -> Path:
@@ -339,9 +361,7 @@ def hinting_teacher(config: DistillConfig, reader: BufferReader) -> Path:
     Raises:
         UserError: there is no such file, or another teacher recorded the buffer.
     """
-    path = Path(config.teacher) if config.teacher is not None else zoo_path(reader.game, TEACHER)
-    if not path.is_file():
-        raise UserError(f"{path}: no such teacher", "give --teacher the file that recorded the buffer")
+    path = teacher_file(config, reader.game)
     recorded, found = reader.header.provenance.parents.get("teacher"), file_sha256(path)
     if recorded != found:
         raise UserError(
@@ -349,6 +369,44 @@ def hinting_teacher(config: DistillConfig, reader: BufferReader) -> Path:
             "give --teacher the file that recorded the buffer, or train without hints: --hint_weight 0",
         )
     return path
+
+
+def teacher_file(config: DistillConfig, game: str) -> Path:
+    """Return the teacher's file: the one that is given, or the zoo's for the game.
+
+    Raises:
+        UserError: there is no such file.
+    """
+    path = config.teacher if config.teacher is not None else zoo_path(game, TEACHER)
+    if not path.is_file():
+        raise UserError(f"{path}: no such teacher", "give --teacher the file that recorded the buffer")
+    return path
+
+
+@contextlib.contextmanager
+def opened(config: DistillConfig) -> Iterator[tuple[Source, Path | None]]:
+    """Yield what the training draws from, and the file of the teacher that gives the hints, None where none does.
+
+    Raises:
+        UserError: the buffer or the teacher cannot be read, or they do not belong together.
+    """
+    if not config.stream:
+        with BufferReader(config.buffer) as reader:
+            hinting = hinting_teacher(config, reader) if config.hint_weight else None
+            yield BufferSource(reader, config.validation), hinting
+        return
+    path = teacher_file(config, config.stream_game)
+    policy = load_teacher(path)
+    check_file_game(
+        path, policy.game, policy.actions, config.stream_game, len(action_meanings(config.stream_game))
+    )
+    with in_fixed_batches(policy.q_values) as q_values:
+        stream = TeacherStream(
+            q_values, policy.game, policy.actions, ring=config.stream_ring, start=config.stream_start,
+            period=config.stream_period, envs=config.stream_envs, epsilon=config.stream_epsilon, seed=config.seed,
+        )  # fmt: skip
+        with contextlib.closing(stream):
+            yield stream, path
 
 
 def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
@@ -363,12 +421,14 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
     checkpoint = run_dir / CHECKPOINT
     keep_freed_memory()
     resume = goes_on("distill", run_dir, STUDENT, resume=resume)
-    with BufferReader(config.buffer) as reader:
-        hinting = hinting_teacher(config, reader) if config.hint_weight else None
-        teacher = None if hinting is None else read_teacher(hinting)[0]
-        training = Distillation(config, reader, teacher, checkpoint if resume else None)
-        if hinting is not None:
-            training.parents["teacher"] = file_sha256(hinting)
+    with opened(config) as (source, teacher):
+        hinting = read_teacher(teacher)[0] if teacher is not None and config.hint_weight else None
+        training = Distillation(config, source, hinting, checkpoint if resume else None)
+        if teacher is not None:
+            found = file_sha256(teacher)
+            if training.parents.get("teacher", found) != found:
+                raise UserError(f"{checkpoint}: was trained on another teacher than {teacher}", BEGIN_ANEW)
+            training.parents["teacher"] = found
         provenance = training.provenance()
         sitting = Sitting(
             "distill",
@@ -383,14 +443,14 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
         with sitting:
             _train(training, sitting)
         finished = training.step >= config.steps
-        if finished:
+        if finished and config.recalibration_batches:
             print("distill: takes the statistics of the finished weights", file=sys.stderr, flush=True)
             training.recalibrate()
         integer_net.save(training.network.to_integer(), run_dir / STUDENT, provenance)
         summary = {
             "steps": training.step,
             "samples": training.step * config.batch_size,
-            "held_out_steps": training.held_out,
+            "held_out_steps": source.held_out,
             "seconds": sitting.seconds,
             "samples_per_s": sitting.rate * config.batch_size,
             "agreement": training.validate()["agreement"],

@@ -30,6 +30,15 @@ def mse(logits_BA: Tensor, q_BA: Tensor) -> Tensor:
     return F.mse_loss(logits_BA, q_BA)
 
 
+def student_outputs(name: str, rates_BA: Tensor, scale: float) -> Tensor:
+    """Return what the loss called ``name`` compares with the teacher: scale r, and for ``mse`` scale (r - 1/2).
+
+    Mean votes r lie in 0..1, Q-values on either side of 0: the squared error wants outputs that can be negative. The
+    divergences do not see an offset that all actions share. The order of the actions is that of the votes.
+    """
+    return scale * (rates_BA - 0.5) if name == "mse" else scale * rates_BA
+
+
 def distillation_loss(name: str, logits_BA: Tensor, q_BA: Tensor, temperature: float) -> Tensor:
     """Return the loss called ``kl``, ``nll`` or ``mse``."""
     if name == "kl":

@@ -62,7 +62,9 @@ class TernaryLayer(nn.Module):
             )
         self.spec, self.hysteresis, self.visible = spec, hysteresis, visible
         shape = (spec.features, in_channels // spec.groups, spec.kernel, spec.kernel)
-        self.shadow = nn.Parameter(torch.empty(shape).uniform_(-initial_range, initial_range, generator=generator))
+        self.shadow = nn.Parameter(
+            torch.empty(shape).uniform_(-initial_range, initial_range, generator=generator)
+        )
         self.gamma = nn.Parameter(torch.ones(spec.features))
         self.beta = nn.Parameter(torch.zeros(spec.features))
         self.register_buffer("ternary", initial_ternary(self.shadow.detach()))

@@ -77,13 +77,14 @@ class TeacherStream:
         """Play until the next batch may be drawn: ``start`` frames, and ``period`` more for every batch."""
         self._batches += 1
         wanted = self._begin + (self._batches - 1) * self._period // self._size
-        with Progress(f"playing {self.game}", max(0, wanted - self.rows) * self._size, "frames") as bar:
-            while self.rows < wanted or not self._any_valid():
+        if self._batches > 1:
+            while self.rows < wanted:
+                self._play()
+            return
+        with Progress(f"playing {self.game}", wanted * self._size, "frames", self.rows * self._size) as bar:
+            while self.rows < wanted:
                 self._play()
                 bar.advance(self._size)
-
-    def _any_valid(self) -> bool:
-        return bool(self._valid[: self.rows].any())
 
     def _restart(self, segment: int) -> None:
         seeds = np.random.default_rng([self._seed, 22, segment]).integers(0, 2**31 - 1, self._size)
@@ -97,7 +98,8 @@ class TeacherStream:
         q = self._q_values(self._observation)
         if not np.isfinite(q).all():
             raise UserError(
-                f"the teacher's Q-values in row {self.rows} of the stream are not finite", "give another teacher"
+                f"the teacher's Q-values in row {self.rows} of the stream are not finite",
+                "give another teacher",
             )
         explore = self._rng.random(self._size) < self._epsilon
         chosen = self._rng.integers(0, self.actions, self._size)

@@ -18,12 +18,14 @@ from spikestill import inspection
 from spikestill.common.errors import UserError
 from spikestill.common.provenance import Provenance
 from spikestill.common.tensors import read_tensors, write_tensors
+from spikestill.configs import loading
 from spikestill.configs.distill import DistillConfig
 from spikestill.configs.record import RecordConfig
 from spikestill.dataset import recorder
 from spikestill.dataset.reader import BufferReader
 from spikestill.student import distill
 from spikestill.student.integer_net import load
+from spikestill.student.sources import BufferSource, Drawn
 from spikestill.teacher.atari.q_network import initial_weights
 from spikestill.teacher.checkpoint import save_teacher
 
@@ -40,23 +42,18 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(autouse=True)
-def recalibrates_on_little(monkeypatch):
-    """Five steps of eight frames gain nothing from 64 batches, which took most of the tests' time."""
-    monkeypatch.setattr(distill, "RECALIBRATION_BATCHES", 4)
-
-
 def config(folder, **changes):
     options = {
         "buffer": folder / "buffer.h5", "teacher": folder / "teacher.safetensors",
         "steps": 5, "batch_size": 8, "log_steps": 2, "hint_components": 4, "validation": 0.1,
+        "recalibration_batches": 4,  # five steps of eight frames gain nothing from 64
     }  # fmt: skip
     return DistillConfig(**options | changes)
 
 
 def training(folder, reader, checkpoint=None, **changes):
     made, teacher = config(folder, **changes), initial_weights(6, torch.Generator().manual_seed(0))
-    return distill.Distillation(made, reader, teacher, checkpoint)
+    return distill.Distillation(made, BufferSource(reader, made.validation), teacher, checkpoint)
 
 
 def same_tensors(left, right):
@@ -231,7 +228,7 @@ def test_learns_to_repeat_one_batch(folder):
     with BufferReader(folder / "buffer.h5") as reader:
         made = training(folder, reader, batch_size=32, steps=60, learning_rate=0.05, temperature=1e-4)
         stacks, q = made._draw(np.random.default_rng(0))
-        made._draw = lambda rng: (stacks, q)
+        made._draw = lambda rng: Drawn(stacks, q)
         losses = [made.train_step()[0] for _ in range(60)]
         made.close()
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
@@ -266,7 +263,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_change(folder):
     with BufferReader(folder / "buffer.h5") as reader:
         made = training(folder, reader)
         before = state(made)
-        made._draw = lambda rng, draw=made._draw: (draw(rng)[0], np.full((8, 6), np.nan, np.float32))
+        made._draw = lambda rng, draw=made._draw: Drawn(draw(rng)[0], np.full((8, 6), np.nan, np.float32))
         with pytest.raises(UserError, match="loss nan is not finite"):
             made.train_step()
         same_tensors(before, state(made))
@@ -338,6 +335,7 @@ def test_kill_9_loses_nothing_that_was_saved(folder, tmp_path):
         sys.executable, "-m", "spikestill", "distill", "--buffer", str(folder / "buffer.h5"),
         "--teacher", str(folder / "teacher.safetensors"), "--run_dir", str(tmp_path), "--steps", "6",
         "--batch_size", "8", "--hint_components", "4", "--checkpoint_minutes", "0.001",
+        "--recalibration_batches", "4",
     ]  # fmt: skip
     checkpoint = tmp_path / "distill-checkpoint.safetensors"
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -355,3 +353,70 @@ def test_kill_9_loses_nothing_that_was_saved(folder, tmp_path):
     for left, right in zip(resumed.layers, whole.layers, strict=True):
         np.testing.assert_array_equal(left.weight_OIHW, right.weight_OIHW)
         np.testing.assert_array_equal(left.theta_O, right.theta_O)
+
+
+def test_gamma_and_beta_have_a_rate_of_their_own(folder):
+    with BufferReader(folder / "buffer.h5") as reader:
+        made = training(folder, reader, optimizer="sgd", norm_learning_rate=1e-12, hint_weight=0.0)
+        before = state(made)
+        made.train_step()
+        after = state(made)
+        made.close()
+    moved = {name for name in before if "network" in name and not torch.equal(before[name], after[name])}
+    assert any(name.endswith("shadow") for name in moved)
+    for name in before:
+        if name.endswith(("gamma", "beta")) and "network" in name:
+            torch.testing.assert_close(before[name], after[name], rtol=0, atol=1e-9)
+
+
+def test_a_whole_batch_is_normalised_as_one_where_it_is_asked_for(folder):
+    with BufferReader(folder / "buffer.h5") as reader:
+        made = training(folder, reader, ghost_batches=1, hint_weight=0.0, steps=10, renormalised_share=0.0)
+        assert made.shares == 1
+        made.train_step()
+        layer = made.network.ternary_layers()[0]
+        stacks, _ = made.source.draw(np.random.default_rng([0, 6]), 8)
+        made.close()
+        same = training(folder, reader, ghost_batches=1, hint_weight=0.0)
+        with torch.no_grad():
+            _, statistics, _ = same.network.propagate(
+                torch.from_numpy(stacks), same.network.working_weights()
+            )
+        same.close()
+    # The running mean began at 0 and moved by a tenth towards the one batch's.
+    torch.testing.assert_close(layer.mu, 0.1 * statistics[0][0], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(("ghosts", "size"), [(3, 8), (8, 8)])
+def test_ghost_batches_that_do_not_divide_are_refused(folder, ghosts, size):
+    with pytest.raises(UserError, match=rf"ghost_batches {ghosts} of batch_size {size}: equal shares"):
+        config(folder, ghost_batches=ghosts, batch_size=size)
+
+
+def test_a_batch_of_one_is_refused(folder):
+    with pytest.raises(UserError, match=r"batch_size is 1, its range is 2\.\.65536"):
+        config(folder, batch_size=1)
+
+
+def test_a_teacher_whose_q_values_are_constant_is_survived(folder, tmp_path, monkeypatch):
+    """Nothing can be learnt from it: no division by its zero gap makes a NaN of it."""
+
+    def constant(self, indices):
+        return np.ones((len(indices), 6), np.float32)
+
+    monkeypatch.setattr(BufferReader, "q_values", constant)
+    for loss in ("kl", "nll", "mse"):
+        result = distill.run(config(folder, loss=loss, steps=2, hint_weight=0.0), tmp_path / loss)
+        assert np.isfinite(result.summary["agreement"])
+        line = json.loads((tmp_path / loss / "distill.jsonl").read_text().splitlines()[-1])
+        assert line["validation_regret"] == 0.0
+
+
+def test_the_recipe_of_the_paper_turns_all_of_ours_off():
+    made = loading.load(DistillConfig, loading.find_recipe("distill-paper"), {})
+    assert (made.stream, made.stream_envs, made.stream_period, made.stream_ring) == (True, 1, 4, 1_000_000)
+    assert made.steps * made.stream_period == 6_000_000
+    assert (made.ghost_batches, made.renormalised_share, made.recalibration_batches) == (1, 0.0, 0)
+    assert (made.optimizer, made.learning_rate, made.learning_rate_final) == ("sgd", 20.0, 20.0)
+    assert (made.hint_weight, made.window, made.precision, made.batch_size) == (0.0, "published", "fp32", 32)
+    assert (made.sparsity, made.sparsity_form, made.hysteresis) == (1e-4, "squares", 0.1)

@@ -1,6 +1,6 @@
 import torch
 
-from spikestill.student.losses import distillation_loss, kl, mse, nll
+from spikestill.student.losses import distillation_loss, kl, mse, nll, student_outputs
 
 LOGITS = torch.tensor([[1.0, 0.0, -1.0], [0.0, 2.0, 0.5]])
 Q = torch.tensor([[0.03, 0.01, 0.0], [0.5, 0.52, 0.1]])
@@ -23,3 +23,9 @@ def test_nll_and_mse():
     torch.testing.assert_close(mse(LOGITS, Q), ((LOGITS - Q) ** 2).mean())
     assert distillation_loss("mse", LOGITS, Q, 0.01) == mse(LOGITS, Q)
     assert distillation_loss("kl", LOGITS, Q, 0.01) == kl(LOGITS, Q, 0.01)
+
+
+def test_outputs_of_the_squared_error_lie_on_both_sides_of_zero():
+    rates = torch.tensor([[0.0, 0.25, 1.0]])
+    assert student_outputs("mse", rates, 8.0).tolist() == [[-4.0, -2.0, 4.0]]
+    assert student_outputs("kl", rates, 8.0).tolist() == [[0.0, 2.0, 8.0]]

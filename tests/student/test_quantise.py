@@ -4,6 +4,7 @@ import torch
 from spikestill.student import grouped, quantise
 from spikestill.student.quantise import (
     NormalisedStep,
+    SparsityPressure,
     fire,
     initial_ternary,
     ternarise,
@@ -127,3 +128,13 @@ def test_without_hysteresis_a_weight_on_the_border_stays(sign, previous):
     for _ in range(2):
         ternary = ternarise(shadow, ternary, 0.0)
         assert ternary.item() == sign
+
+
+def test_sparsity_pressure_is_the_gradient_of_half_the_squared_means():
+    generator = torch.Generator().manual_seed(3)
+    y = (torch.rand(5, 3, 2, 2, generator=generator) < 0.4).float().requires_grad_()
+    other = torch.randn(5, 3, 2, 2, generator=generator)
+    (0.7 * 0.5 * y.mean(dim=(0, 2, 3)).square().sum() + (y * other).sum()).backward()
+    wanted, y.grad = y.grad, None
+    (SparsityPressure.apply(y, 0.7) * other).sum().backward()
+    torch.testing.assert_close(y.grad, wanted)

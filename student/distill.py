@@ -44,7 +44,8 @@ from spikestill.student.stream import TeacherStream
 from spikestill.teacher.atari.environment import action_meanings
 from spikestill.teacher.atari.q_network import Weights
 from spikestill.teacher.checkpoint import read_teacher
-from spikestill.teacher.policy import in_fixed_batches, load_teacher
+from spikestill.teacher.evaluation import in_fixed_batches
+from spikestill.teacher.policy import load_teacher
 
 CHECKPOINT = RESUMED_FROM["distill"]
 SCHEMA = "spikestill.distill-checkpoint"

@@ -48,7 +48,7 @@ def test_frames_are_played_as_the_batches_ask_for_them():
 
 
 def test_what_is_drawn_is_what_the_teacher_saw():
-    seen = []
+    seen: list = []
     made = playing(seen, period=80)
     for _ in range(4):
         made.advance()

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from spikestill.common.artefacts import RESUMED_FROM, STUDENT, TEACHER
+from spikestill.common.atari import STACK
 from spikestill.common.errors import UserError
 from spikestill.common.precision.formats import number_format
 from spikestill.common.processor import compute_device, cores, keep_freed_memory
@@ -401,11 +402,18 @@ def opened(config: DistillConfig) -> Iterator[tuple[Source, Path | None]]:
     check_file_game(
         path, policy.game, policy.actions, config.stream_game, len(action_meanings(config.stream_game))
     )
-    with in_fixed_batches(policy.q_values) as q_values:
+    with in_fixed_batches(lambda observations: policy.act(observations).scores) as scores:
         stream = TeacherStream(
-            q_values, policy.game, policy.actions, ring=config.stream_ring, start=config.stream_start,
-            period=config.stream_period, envs=config.stream_envs, epsilon=config.stream_epsilon, seed=config.seed,
-        )  # fmt: skip
+            lambda stacks_BCHW: scores({STACK.name: stacks_BCHW}),
+            policy.game,
+            policy.actions,
+            ring=config.stream_ring,
+            start=config.stream_start,
+            period=config.stream_period,
+            envs=config.stream_envs,
+            epsilon=config.stream_epsilon,
+            seed=config.seed,
+        )
         with contextlib.closing(stream):
             yield stream, path
 

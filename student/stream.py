@@ -27,7 +27,7 @@ from spikestill.teacher.atari.environment import make_vector_env
 SEGMENT_ROWS = 30_000
 """Rows after which all games restart with new seeds, which bounds what a resumption plays again; more than the longest
 game has (27,000 at a frame skip of 4)."""
-QFunction = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]
+QFunction = Callable[[npt.NDArray[np.uint8]], npt.NDArray[Any]]
 
 
 class TeacherStream:
@@ -105,7 +105,7 @@ class TeacherStream:
         chosen = self._rng.integers(0, self.actions, self._size)
         self._step(np.where(explore, chosen, q.argmax(axis=1)).astype(np.uint8), q)
 
-    def _step(self, action: npt.NDArray[np.uint8], q: npt.NDArray[np.float32] | None) -> None:
+    def _step(self, action: npt.NDArray[np.uint8], q: npt.NDArray[Any] | None) -> None:
         """Store a row and step the games; ``q`` None: the ring has the row's Q-values already."""
         slot, segment = self.rows % self._length, self.rows // SEGMENT_ROWS
         self._frames[slot] = self._observation[:, -1].reshape(self._size, PIXELS)

@@ -463,7 +463,7 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
             "seconds": sitting.seconds,
             "samples_per_s": sitting.rate * config.batch_size,
             "agreement": training.validate()["agreement"],
-            "actions": training.reader.actions,
+            "actions": source.actions,
         }
         training.close()
     return StageResult(run_dir / STUDENT, summary, finished)

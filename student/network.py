@@ -222,7 +222,9 @@ class StudentNetwork(nn.Module):
         """Return mean spikes (B, O), statistics and kept spikes, by PyTorch's operations."""
         statistics, spikes = [], {}
         for index, (layer, weight) in enumerate(zip(self.ternary_layers(), weights, strict=True)):
-            x, mu, variance = layer(x.to(weight.dtype), weight, self._own_penalty(layer, penalty), renormalise)
+            x, mu, variance = layer(
+                x.to(weight.dtype), weight, self._own_penalty(layer, penalty), renormalise
+            )
             if self.sparsity_form == "squares" and penalty:
                 x = SparsityPressure.apply(x, penalty)
             statistics.append((mu, variance))

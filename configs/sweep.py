@@ -24,7 +24,7 @@ SEEDED = ("teach", "distill")
 KEYS = ("about", "stages", "game", "options", "grid", "search", "samples", "seeds")
 GAME, SEED = "game", "seed"
 TOGETHER = "+"
-"""Joins the games of one student: ``pong+qbert``."""
+"""Joins the games of one trial: ``pong+qbert``."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

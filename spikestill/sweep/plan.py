@@ -142,6 +142,11 @@ def _inputs(
         for earlier in reversed(list(made)):
             if VERBS[earlier].artefact == file:
                 writers = [run for run in made[earlier] if len(run.games) > 1 or set(run.games) & set(games)]
+                if len(writers) > 1 and option not in ALSO.get(stage, {}):
+                    raise UserError(
+                        f"{stage} reads one {option}, a trial of {TOGETHER.join(games)} has {len(writers)}",
+                        "give one game to a trial",
+                    )
                 found[option] = tuple(run.key for run in writers)
                 break
     return found

@@ -122,3 +122,8 @@ def test_an_option_that_a_stage_does_not_know_names_the_stage_and_the_nearest(tm
 def test_an_address_that_is_none_is_refused(address):
     with pytest.raises(UserError, match="HOST:PORT or auto wanted"):
         SweepConfig(recipe="table2", address=address)
+
+
+def test_a_stage_that_reads_one_file_refuses_two_games(tmp_path):
+    with pytest.raises(UserError, match=r"distill reads one buffer, a trial of pong\+freeway has 2"):
+        plan(recipe(tmp_path, changes=("game=pong+freeway",)))

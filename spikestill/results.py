@@ -1,0 +1,284 @@
+"""Draw ``docs/results.md``: the paper's tables with ours beside them, from the zoo's cards and the sweeps' documents.
+
+    python -m spikestill.results [--sweep table2=runs/sweep-table2/sweep.json ...]
+
+A cell that was not run stays empty. ``--sweep`` names the table that a sweep's cells go into; they are kept, without
+the single games' scores, in ``docs/results/``, so that the page can be drawn again without them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spikestill.common.atari import PAPER_GAMES
+from spikestill.common.atomic import write_text
+from spikestill.common.errors import UserError
+from spikestill.common.zoo import ROOT
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+TABLES = ("table2", "table3", "penalty")
+TEMPERATURES = (0.05, 0.01, 0.005, 0.001)
+TABLE_2: dict[str, tuple[float, ...]] = {
+    "breakout": (0.0, 95.80, 60.58, 31.57), "beam_rider": (26.46, 100.14, 94.16, 61.77),
+    "qbert": (104.99, 96.42, 97.2, 89.75), "space_invaders": (80.87, 80.44, 73.76, 66.88),
+}  # fmt: skip
+TABLE_3 = {
+    ("1chip", "nll"): 69.31, ("1chip", "kl"): 76.71, ("2chip", "nll"): 81.45,
+    ("2chip", "kl"): 87.15, ("4chip", "nll"): 94.28, ("4chip", "kl"): 98.24,
+}  # fmt: skip
+"""Mean over ten games, percent of the teachers' scores."""
+SB3_DQN_10M = {
+    "beam_rider": 4296.0, "breakout": 358.0, "enduro": 831.0, "ms_pacman": 2683.0, "pong": 20.6, "qbert": 9497.0,
+    "seaquest": 2000.0, "space_invaders": 623.0,
+}  # fmt: skip
+DDQN = {"freeway": 31.8, "riverraid": 12015.3}
+"""van Hasselt 2016, where Stable-Baselines3 gives nothing."""
+Card = Mapping[str, Any]
+Cell = Mapping[str, Any]
+
+
+def cards(root: Path, name: str) -> dict[str, Card]:
+    """Return game to the zoo's card of that name, of the paper's games that have one."""
+    paths = {game: root / game / f"{name}.json" for game in PAPER_GAMES}
+    return {
+        game: json.loads(path.read_text(encoding="utf-8")) for game, path in paths.items() if path.is_file()
+    }
+
+
+def cells(path: Path) -> list[Cell]:
+    """Return the cells of a sweep's document; [] where there is no file.
+
+    Raises:
+        UserError: it is no sweep's.
+    """
+    if not path.is_file():
+        return []
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        found = list(document["cells"])
+        if document["schema"] != "spikestill.sweep" or not all("game" in cell for cell in found):
+            raise KeyError("cells")
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(
+            f"{path}: not what `spikestill sweep` wrote ({error})", "give its sweep.json"
+        ) from error
+    return found
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return a Markdown table."""
+    lines = [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *rows)]
+    return [*lines, ""]
+
+
+def number(value: Any, digits: int = 1) -> str:
+    """Return a number as the tables show it, '' for None."""
+    return "" if value is None else f"{float(value):,.{digits}f}"
+
+
+def interval(low_high: Any, digits: int = 1) -> str:
+    """Return a 95 % interval, '' for None."""
+    return "" if not low_high else f"{number(low_high[0], digits)} to {number(low_high[1], digits)}"
+
+
+def measured(cell: Cell | None) -> str:
+    """Return percent of the teacher with its interval, seeds and hours; '' where the cell was not run."""
+    if cell is None or "evaluate.percent_of_teacher" not in cell:
+        return ""
+    seeds = f"{cell['done']} seed{'s' if cell['done'] != 1 else ''}"
+    ci = interval(cell.get("evaluate.percent_of_teacher_ci95"))
+    return f"{number(cell['evaluate.percent_of_teacher'])} ({ci}; {seeds}, {number(cell['hours'], 2)} h)"
+
+
+def teachers(found: Mapping[str, Card]) -> list[str]:
+    """Return the section on teachers: ours beside half of the published agents."""
+    rows = []
+    for game in PAPER_GAMES:
+        card, published = found.get(game), SB3_DQN_10M.get(game, DDQN.get(game))
+        source = "SB3 DQN 10M" if game in SB3_DQN_10M else "DDQN"
+        own = (
+            [number(card["mean"]), interval(card["ci95"]), f"{card['training_seconds'] / 3600:.1f}"]
+            if card
+            else [""] * 3
+        )
+        half = "" if card is None or published is None else "yes" if card["mean"] >= published / 2 else "no"
+        rows.append([game, *own, f"{number(published)} ({source})", half])
+    heads = ["game", "ours", "95 % interval", "hours of the last training", "published", "at half of it"]
+    return ["## Teachers", "", "100 games, no-op starts, epsilon 0.05.", "", *table(heads, rows)]
+
+
+def students(found: Mapping[str, Card], trained: Mapping[str, Card]) -> list[str]:
+    """Return the section on the zoo's 1-chip students."""
+    rows = []
+    for game in PAPER_GAMES:
+        card = found.get(game)
+        if card is None:
+            rows.append([game, *[""] * 8])
+            continue
+        recipe = card["recipe"]
+        rows.append([
+            game, number(card["mean"], 2), interval(card["ci95"], 2), number(card["teacher"], 2),
+            number(card["percent_of_teacher"]), number(card["percent_of_margin"]),
+            f"{recipe['steps']:,} x {recipe['batch_size']}", f"{card['training_seconds'] / 3600:.2f}",
+            f"{card['cores']:,}",
+        ])  # fmt: skip
+    heads = [
+        "game",
+        "score",
+        "95 % interval",
+        "teacher",
+        "% of teacher",
+        "% of margin",
+        "batches",
+        "hours",
+        "cores",
+    ]
+    shares = [card["percent_of_teacher"] for card in found.values() if card["percent_of_teacher"] is not None]
+    margins = [card["percent_of_margin"] for card in found.values() if card["percent_of_margin"] is not None]
+    mean = (
+        f"Mean over {len(shares)} of {len(PAPER_GAMES)} games: {sum(shares) / len(shares):.1f} % of the teachers' "
+        f"scores, {sum(margins) / len(margins):.1f} % of their margin over random play. "
+        if shares
+        else ""
+    )
+    paper = (
+        f"The paper's ten: {TABLE_3['1chip', 'kl']} % on one chip, {TABLE_3['4chip', 'kl']} % on four (KL)."
+    )
+    missing = [game for game in trained if game not in found]
+    without = f" Teachers without a student: {', '.join(missing)}." if missing else ""
+    return ["## The zoo's 1-chip students", "", mean + paper + without, "", *table(heads, rows)]
+
+
+def _find(own: Sequence[Cell], game: str, **wanted: Any) -> Cell | None:
+    def same(cell: Cell) -> bool:
+        values = {name.rpartition(".")[2]: value for name, value in cell["values"].items()}
+        return cell["game"] == game and all(
+            _close(values[name], value) if name in values else False for name, value in wanted.items()
+        )
+
+    return next((cell for cell in own if same(cell)), None)
+
+
+def _close(left: Any, right: Any) -> bool:
+    return float(left) == right if isinstance(right, float) else str(left) == right
+
+
+def table_2(own: Sequence[Cell]) -> list[str]:
+    """Return Table 2: temperature against game."""
+    rows = [
+        [game, *(f"{published}: {measured(_find(own, game, temperature=tau))}".removesuffix(": ")
+                 for tau, published in zip(TEMPERATURES, TABLE_2[game], strict=True))]
+        for game in TABLE_2
+    ]  # fmt: skip
+    return ["## Table 2", "", "Percent of the teacher's score by temperature, KL, 1-chip net. The paper's: ours (95 %",
+            "interval; seeds, hours). `spikestill sweep table2`.", "",
+            *table(["game", *(f"{tau:g}" for tau in TEMPERATURES)], rows)]  # fmt: skip
+
+
+def table_3(own: Sequence[Cell]) -> list[str]:
+    """Return Table 3 and Figure 3: the mean over games, then each game."""
+    nets = list(TABLE_3)
+    heads = ["game", *(f"{net}, {loss}" for net, loss in nets)]
+    found = {
+        key: [_find(own, game, architecture=key[0], loss=key[1]) for game in PAPER_GAMES] for key in nets
+    }
+    means = []
+    for key in nets:
+        done = [cell for cell in found[key] if cell and "evaluate.percent_of_teacher" in cell]
+        shares = [cell["evaluate.percent_of_teacher"] for cell in done]
+        means.append(f"{number(sum(shares) / len(shares))} of {len(shares)} games" if shares else "")
+    rows = [
+        ["the paper's mean of ten", *(number(TABLE_3[key], 2) for key in nets)],
+        ["our mean", *means],
+    ]
+    for index, game in enumerate(PAPER_GAMES):
+        rows.append([game, *(measured(found[key][index]) for key in nets)])
+    return ["## Table 3 and Figure 3", "",
+            "Percent of the teacher's score. Figure 3 gives no numbers for single games.",
+            "`spikestill sweep table3`.", "", *table(heads, rows)]  # fmt: skip
+
+
+def penalty(own: Sequence[Cell]) -> list[str]:
+    """Return score, cores and energy against the weight of the sparsity penalty."""
+    energy = "estimate.truenorth.total_j_pipelined"
+    rows = [
+        [cell["game"], str(cell["values"].get("distill.sparsity", "")), number(cell.get("evaluate.mean"), 2),
+         interval(cell.get("evaluate.ci95"), 2), number(cell.get("map.cores"), 0),
+         f"{1e3 * cell[energy]:.3g}" if energy in cell else ""]
+        for cell in own
+    ]  # fmt: skip
+    heads = ["game", "weight", "score", "95 % interval", "cores", "mJ a decision (TrueNorth, estimated)"]
+    return [
+        "## Fewer spikes",
+        "",
+        "`spikestill sweep penalty`.",
+        "",
+        *table(heads, rows or [[""] * len(heads)]),
+    ]
+
+
+def page(zoo: Path, documents: Path) -> str:
+    """Return the whole page."""
+    trained, made = cards(zoo, "teacher"), cards(zoo, "student-1chip")
+    drawn: dict[str, Callable[[Sequence[Cell]], list[str]]] = {
+        "table2": table_2,
+        "table3": table_3,
+        "penalty": penalty,
+    }
+    lines = ["# Results", "",
+             "Drawn by `python -m spikestill.results` from the zoo's cards and the sweeps in `docs/results/`.",
+             "What was not run stays empty. [What of the paper's recipe is a reading](distillation.md).", "",
+             *teachers(trained), *students(made, trained)]  # fmt: skip
+    for name, draw in drawn.items():
+        lines += draw(cells(documents / f"{name}.json"))
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def keep(name: str, path: Path, documents: Path) -> None:
+    """Keep the cells of a sweep for the page.
+
+    Raises:
+        UserError: there is no table of that name, or the file is no sweep's.
+    """
+    if name not in TABLES:
+        raise UserError(f"no table {name!r}; known: {', '.join(TABLES)}", "give --sweep TABLE=FILE")
+    if not path.is_file():
+        raise UserError(f"{path}: no such file", "give the sweep.json of a sweep's folder")
+    document = json.loads(path.read_text(encoding="utf-8"))
+    kept = {
+        "schema": "spikestill.sweep",
+        "version": 1,
+        "cells": cells(path),
+        "provenance": document.get("provenance"),
+    }
+    write_text(documents / f"{name}.json", json.dumps(kept, indent=1) + "\n")
+
+
+def main() -> None:
+    """Keep what the command line names, and draw the page."""
+    parser = argparse.ArgumentParser(
+        prog="python -m spikestill.results",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--sweep", nargs="*", default=[], metavar="TABLE=FILE", help=f"one of {', '.join(TABLES)}"
+    )
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder of results.md and results/")
+    options = parser.parse_args()
+    try:
+        for given in options.sweep:
+            name, _, path = given.partition("=")
+            keep(name, Path(path), options.docs / "results")
+        write_text(options.docs / "results.md", page(ROOT, options.docs / "results"))
+    except UserError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

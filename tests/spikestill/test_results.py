@@ -1,0 +1,72 @@
+"""The page of results: drawn from cards and sweeps alone, empty where nothing was run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spikestill import results
+from spikestill.common.errors import UserError
+
+CARD = {
+    "mean": 310.0, "ci95": [300.0, 320.5], "training_seconds": 7200, "teacher": 320.0, "percent_of_teacher": 96.9,
+    "percent_of_margin": 96.8, "cores": 1900, "recipe": {"steps": 8000, "batch_size": 128},
+}  # fmt: skip
+CELL = {
+    "values": {"game": "breakout", "distill.temperature": "0.01"}, "game": "breakout", "done": 2, "hours": 1.5,
+    "evaluate.percent_of_teacher": 97.25, "evaluate.percent_of_teacher_ci95": [95.0, 99.0],
+}  # fmt: skip
+
+
+def sweep(path, *cells):
+    path.write_text(json.dumps({"schema": "spikestill.sweep", "version": 1, "cells": list(cells)}))
+    return path
+
+
+def row(page, section, first):
+    lines = page[page.index(f"## {section}") :].splitlines()
+    return next(line for line in lines if line.startswith(f"| {first} "))
+
+
+def test_cells_stand_beside_the_papers_and_stay_empty_where_nothing_ran(tmp_path):
+    (tmp_path / "zoo" / "breakout").mkdir(parents=True)
+    for name in ("teacher", "student-1chip"):
+        (tmp_path / "zoo" / "breakout" / f"{name}.json").write_text(json.dumps(CARD))
+    documents = tmp_path / "results"
+    documents.mkdir()
+    results.keep("table2", sweep(tmp_path / "sweep.json", CELL), documents)
+    three = CELL | {"values": {"distill.architecture": "1chip", "distill.loss": "kl"}}
+    results.keep("table3", sweep(tmp_path / "sweep.json", three), documents)
+    page = results.page(tmp_path / "zoo", documents)
+    assert (
+        row(page, "Teachers", "breakout")
+        == "| breakout | 310.0 | 300.0 to 320.5 | 2.0 | 358.0 (SB3 DQN 10M) | yes |"
+    )
+    assert row(page, "Teachers", "pong") == "| pong |  |  |  | 20.6 (SB3 DQN 10M) |  |"
+    assert "| 96.9 | 96.8 | 8,000 x 128 | 2.00 | 1,900 |" in row(page, "The zoo", "breakout")
+    ours = "97.2 (95.0 to 99.0; 2 seeds, 1.50 h)"
+    assert row(page, "Table 2", "breakout") == f"| breakout | 0.0 | 95.8: {ours} | 60.58 | 31.57 |"
+    assert row(page, "Table 3", "breakout") == f"| breakout |  | {ours} |  |  |  |  |"
+    assert row(page, "Table 3", "our mean") == "| our mean |  | 97.2 of 1 games |  |  |  |  |"
+    assert row(page, "Table 3", "the paper's mean of ten").endswith(
+        "| 69.31 | 76.71 | 81.45 | 87.15 | 94.28 | 98.24 |"
+    )
+
+
+def test_what_is_no_sweep_or_no_table_is_named(tmp_path):
+    foreign = tmp_path / "sweep.json"
+    foreign.write_text("[]")
+    with pytest.raises(UserError, match=r"sweep\.json: not what `spikestill sweep` wrote"):
+        results.keep("table2", foreign, tmp_path)
+    with pytest.raises(UserError, match="no table 'table9'; known: table2, table3, penalty"):
+        results.keep("table9", foreign, tmp_path)
+    with pytest.raises(UserError, match="no such file"):
+        results.keep("table2", tmp_path / "none.json", tmp_path)
+
+
+def test_every_table_has_its_sweep():
+    from spikestill.configs.sweep import load_sweep
+
+    for name in results.TABLES:
+        assert "evaluate" in load_sweep(name).stages

@@ -38,6 +38,7 @@ from spikestill.student import integer_net
 from spikestill.student.architectures import architecture, centred
 from spikestill.student.game_check import check_file_game
 from spikestill.student.hints import Hints, hinted_layers
+from spikestill.student.layer_log import LayerActivity, activity
 from spikestill.student.losses import distillation_loss, student_outputs
 from spikestill.student.network import StudentNetwork
 from spikestill.student.sources import BufferSource, Drawn, Source
@@ -50,6 +51,8 @@ from spikestill.teacher.policy import load_teacher
 
 CHECKPOINT = RESUMED_FROM["distill"]
 SCHEMA = "spikestill.distill-checkpoint"
+# Frames on which the layers' activity is logged.
+ACTIVITY_FRAMES = 128
 # Batches from which the hints' principal components are taken.
 HINT_BATCHES = 40
 # Options that may differ between a run and its resumption. ``steps`` lengthens or shortens a training: the learning
@@ -124,6 +127,7 @@ class Distillation:
         else:
             self.optimizer = torch.optim.SGD(groups, lr=config.learning_rate, momentum=0.9)
         self.step = 0
+        self.before: list[Tensor] = []
         # Every share has as many frames, for each counts as much in the statistics.
         most = min(cores(), config.batch_size // 2) if self.device.type == "cpu" else 1
         divisors = (count for count in range(max(1, most), 0, -1) if config.batch_size % count == 0)
@@ -251,6 +255,8 @@ class Distillation:
                 group["lr"] = self.config.hint_learning_rate * rate / self.config.learning_rate
             self.hint_optimizer.step()
             self.hints.absorb([share[4] for share in shares])
+        logged = (self.step + 1) % self.config.log_steps == 0
+        self.before = [layer.ternary.clone() for layer in self.network.ternary_layers()] if logged else []
         self.network.requantise()
         self.network.absorb([share[1] for share in shares])
         self.step += 1
@@ -287,6 +293,13 @@ class Distillation:
             "loss": float(loss),
             "regret": float(regret.mean() / (best - q.mean(dim=1)).mean().clamp_min(1e-12)),
         }
+
+    def activity(self) -> list[LayerActivity]:
+        """Return what each layer of the integer net does on validated frames, and what the last step flipped."""
+        stacks = self.source.validation().stacks[:ACTIVITY_FRAMES]
+        after = [layer.ternary for layer in self.network.ternary_layers()]
+        spikes = self.network.integer().spikes(torch.from_numpy(stacks))
+        return activity(spikes, self.before or after, after)
 
     def check_finite(self, where: str, remedy: str) -> None:
         """Raise UserError where a value of the network is not finite: such a state is neither saved nor resumed."""
@@ -491,5 +504,6 @@ def _log(training: Distillation, sitting: Sitting, loss: float, agreement: float
         "validation_loss": validation["loss"],
         "validation_agreement": validation["agreement"],
         "validation_regret": validation["regret"],
+        "layers": [each._asdict() for each in training.activity()],
     }
     sitting.log(values)

@@ -410,6 +410,8 @@ def test_a_teacher_whose_q_values_are_constant_is_survived(folder, tmp_path, mon
         assert np.isfinite(result.summary["agreement"])
         line = json.loads((tmp_path / loss / "distill.jsonl").read_text().splitlines()[-1])
         assert line["validation_regret"] == 0.0
+        assert len(line["layers"]) == 10
+        assert all(0 <= each["dead"] + each["constant"] <= 1 for each in line["layers"])
 
 
 def test_the_recipe_of_the_paper_turns_all_of_ours_off():

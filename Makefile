@@ -12,10 +12,10 @@ RUN_DIR ?= runs/demo
 # Two files of tests at a time; a file's tests share what its fixtures make.
 TOGETHER := --numprocesses 2 --dist loadfile
 
-.PHONY: help install demo test test-full base lint clean
+.PHONY: help install demo test test-full base docs lint clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
-	@echo "make install / test-full / base / lint / clean; PYTHON=... picks the interpreter, VENV=... the folder"
+	@echo "make install / test-full / base / docs / lint / clean; PYTHON=... picks the interpreter, VENV=... the folder"
 
 install: $(STAMP)
 
@@ -53,6 +53,12 @@ base:
 	@size=$$(du -sm $(BASE) | cut -f1); echo "base install: $$size MB"; test $$size -lt $(BASE_LIMIT_MB)
 	@! $(BASE)/bin/python -c 'import torch' 2>/dev/null
 	cd $(BASE) && bin/spikestill doctor && bin/spikestill play pong --seconds 3 --view none --run_dir play
+
+# The documentation as a site in build/site; its tools are installed when it is first made.
+docs: install
+	$(BIN)/python -m pip install --quiet -c constraints.txt '.[docs]'
+	$(BIN)/python -m pytest -q tests/docs -k "link or index or notebook"
+	$(BIN)/python -m mkdocs build --strict
 
 lint: install
 	$(BIN)/ruff check .

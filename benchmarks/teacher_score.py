@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measurement import RESULTS, finish, made
+from benchmarks.measurement import TRACKED, finish, made
 
 NAME = "teacher_score"
 GAMES = 100
@@ -134,7 +134,7 @@ def main() -> None:
         fast = ours(options.target, options.seed)
         finish(NAME, {"target": options.target, "seed": options.seed, "teach_fast": fast})
         return
-    figures = json.loads((RESULTS / f"{NAME}.json").read_text(encoding="utf-8"))["figures"]
+    figures = json.loads((TRACKED / f"{NAME}.json").read_text(encoding="utf-8"))["figures"]
     fast, before = figures["teach_fast"], figures.get("stable_baselines3_dqn")
     left_s = options.times * fast["seconds"] - (before["seconds"] if before else 0.0)
     limit_s = min(left_s, 60.0 * options.minutes)

@@ -8,6 +8,7 @@ EXPORTS = {
     "CoreMap": "core_map",
     "CoreSimulator": "simulator",
     "PackedNet": "packed_kernel",
+    "export_student": "export:run",
     "load_core_map": "core_map:load",
     "map_net": "mapping",
     "save_core_map": "core_map:save",

@@ -129,7 +129,7 @@ def schema_of(path: Path) -> str:
 
 def _teacher(path: Path) -> Contents:
     from spikestill.charts import png_uri
-    from spikestill.pictures import filter_pixels
+    from spikestill.pictures import filter_pixels, filters_caption
     from spikestill.teacher.checkpoint import NATURE, TEACHER_REMEDY, nature_network, read_teacher_file
 
     file = read_teacher_file(path)
@@ -145,7 +145,9 @@ def _teacher(path: Path) -> Contents:
 
     def pictures() -> list[tuple[str, str]]:
         conv1 = weights["conv1.weight"].float().numpy()
-        return [("filters of the first layer: a row for each of the 4 frames", png_uri(filter_pixels(conv1)))]
+        return [
+            (filters_caption("filters of the first layer", *conv1.shape[:2]), png_uri(filter_pixels(conv1)))
+        ]
 
     figures = {
         "game": game,
@@ -214,7 +216,7 @@ def _fixed_agent(path: Path) -> Contents:
 
 def _student(path: Path) -> Contents:
     from spikestill.charts import png_uri
-    from spikestill.pictures import filter_pixels
+    from spikestill.pictures import filter_pixels, filters_caption
     from spikestill.student.integer_net import load
 
     net, provenance = load(path)
@@ -236,7 +238,12 @@ def _student(path: Path) -> Contents:
 
     def pictures() -> list[tuple[str, str]]:
         weight = net.layers[0].weight_OIHW
-        return [("ternary filters of the first layer: a row for each frame", png_uri(filter_pixels(weight)))]
+        return [
+            (
+                filters_caption("ternary filters of the first layer", *weight.shape[:2]),
+                png_uri(filter_pixels(weight)),
+            )
+        ]
 
     figures = {
         "game": net.game,
@@ -304,13 +311,14 @@ def _buffer(path: Path) -> Contents:
 
     def pictures() -> list[tuple[str, str]]:
         from spikestill.dataset.reader import BufferReader
+        from spikestill.pictures import frame_sheet
 
         if header.version > 1:
             return []
         with BufferReader(path, memory=0) as reader:
             indices = np.linspace(0, len(reader) - 1, FRAMES).astype(np.int64)
             newest = reader.stacks(indices)[:, -1]
-        sheet = np.concatenate([np.concatenate(list(row), axis=1) for row in np.array_split(newest, 3)])
+        sheet = frame_sheet(newest, rows=3)
         return [(f"{FRAMES} frames, evenly spread over the buffer", png_uri(sheet))]
 
     return Contents("buffer", figures, header.provenance, pictures)

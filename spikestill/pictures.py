@@ -13,6 +13,9 @@ from spikestill.deploy.core_map import CoreMap
 # Anchors of a ramp that rises in lightness (after viridis: van der Walt and Smith 2015), dark to light.
 RAMP = np.array([(68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37)], np.float64)
 EMPTY = (24, 26, 32)
+SPACE, LINE = 4, 200
+"""Pixels between two frames of a sheet, and their grey."""
+FILTER_COLUMNS = 16
 
 
 def ramp(share: npt.ArrayLike) -> npt.NDArray[np.uint8]:
@@ -55,7 +58,26 @@ def chip_cards(core_map: CoreMap) -> list[dict[str, Any]]:
     return cards
 
 
-def filter_pixels(weight_OIHW: npt.NDArray[Any], columns: int = 16) -> npt.NDArray[np.uint8]:
+def frame_sheet(frames_BHW: npt.NDArray[np.uint8], rows: int) -> npt.NDArray[np.uint8]:
+    """Return frames side by side in ``rows`` rows, uint8 (H, W), a light line between them."""
+    columns = -(-len(frames_BHW) // rows)
+    height, width = (size + SPACE for size in frames_BHW.shape[1:])
+    sheet = np.full((rows * height - SPACE, columns * width - SPACE), LINE, np.uint8)
+    for index, frame in enumerate(frames_BHW):
+        top, left = index // columns * height, index % columns * width
+        sheet[top : top + height - SPACE, left : left + width - SPACE] = frame
+    return sheet
+
+
+def filters_caption(what: str, outputs: int, channels: int) -> str:
+    """Return what stands under :func:`filter_pixels`: how many rows there are for each frame."""
+    blocks = -(-outputs // FILTER_COLUMNS)
+    if blocks == 1:
+        return f"{what}: a column each, a row for each of the {channels} frames"
+    return f"{what}, {FILTER_COLUMNS} beside each other: {blocks} blocks of {channels} rows, a row for each frame"
+
+
+def filter_pixels(weight_OIHW: npt.NDArray[Any], columns: int = FILTER_COLUMNS) -> npt.NDArray[np.uint8]:
     """Return first-layer filters as tiles, uint8 (H, W): a row of tiles per channel, mid grey is zero."""
     outputs, channels, height, width = weight_OIHW.shape
     scale = np.abs(weight_OIHW).max() or 1

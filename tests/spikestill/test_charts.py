@@ -15,7 +15,7 @@ from PIL import Image
 from spikestill.charts import histogram, interval_chart, line_chart, png_uri, short, ticks
 from spikestill.configs.hardware import hardware
 from spikestill.deploy.mapping import map_net
-from spikestill.pictures import EMPTY, chip_pixels, filter_pixels, layer_colours
+from spikestill.pictures import EMPTY, chip_pixels, filter_pixels, filters_caption, frame_sheet, layer_colours
 from spikestill.student.architectures import LayerSpec
 from tests.nets import random_net
 
@@ -101,3 +101,16 @@ def test_filters_lie_in_tiles_with_zero_as_mid_grey() -> None:
     assert page.shape == (2 * 2 * 5, 2 * 5)
     assert (page[:4, :4] == 128).all()
     assert (page[15:19, :4] == 255).all()
+
+
+def test_frames_of_a_sheet_do_not_touch():
+    sheet = frame_sheet(np.zeros((5, 2, 3), np.uint8), rows=2)
+    assert sheet.shape == (2 * 2 + 4, 3 * 3 + 2 * 4)
+    assert (sheet[:2, :3] == 0).all()
+    assert (sheet[:, 3:7] == 200).all()
+    assert (sheet[2:6] == 200).all()
+
+
+def test_the_caption_counts_the_rows_that_there_are():
+    assert "2 blocks of 4 rows" in filters_caption("filters", 32, 4)
+    assert "a row for each of the 4 frames" in filters_caption("filters", 8, 4)

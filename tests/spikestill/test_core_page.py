@@ -65,12 +65,17 @@ def test_the_page_draws_itself_in_a_browser(core_map: CoreMap, tmp_path: Path) -
     page = tmp_path / "page.html"
     run(InspectConfig(path=tmp_path / "core_map.h5", html=page), tmp_path)
     # What the pointer does, done by the page's own events: take the first core's middle, then ask for another view.
-    chip, x, y, *_ = core_page(core_map, None)["cores"][0]
-    assert chip == 0
+    data = core_page(core_map, None)
+    chip, x, y, layer, *_ = data["cores"][0]
+    left, top = (min(each[axis] for each in data["chips"]) for axis in "xy")
+    across, down = data["chips"][chip]["x"] - left, data["chips"][chip]["y"] - top
+    wide, high = data["size"]
     poke = f"""<script>
       const canvas = document.getElementById("cores"), box = canvas.getBoundingClientRect();
+      const cell = Number(canvas.dataset.cell);
       canvas.dispatchEvent(new PointerEvent("pointermove", {{
-        clientX: box.left + ({x} + 0.5) * 15, clientY: box.top + ({y} + 0.5) * 15 }}));
+        clientX: box.left + {across} * ({wide} * cell + 2) + ({x} + 0.5) * cell,
+        clientY: box.top + {down} * ({high} * cell + 2) + ({y} + 0.5) * cell }}));
       document.querySelector('[data-view="axons"]').click();
     </script>"""
     page.write_text(page.read_text().replace("</body>", poke + "</body>"))
@@ -80,7 +85,7 @@ def test_the_page_draws_itself_in_a_browser(core_map: CoreMap, tmp_path: Path) -
          f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", page.as_uri()],
         capture_output=True, text=True, timeout=120, check=True,
     ).stdout  # fmt: skip
-    assert f"core 0: chip {core_map.chip_C[0]}, x {x}, y {y}; computes layer 1" in shown
+    assert f"core 0: chip {core_map.chip_C[0]}, x {x}, y {y}; computes layer {layer}" in shown
     assert re.search(r'data-view="axons"[^>]*aria-pressed="true"', shown)
     assert "75 %" in shown
     assert re.search(r'data-view="rate"[^>]*disabled', shown)

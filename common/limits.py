@@ -56,6 +56,14 @@ PROGRAM_MEMORY = 768 * MIB
 """Memory that a program may take beside four times its bytes."""
 
 
+# --- archives, nets
+ARCHIVE_FACTOR, ARCHIVE_EXTRA, ARCHIVE_ENTRIES = 8, 16 * MIB, 10_000
+"""A zip archive unpacks to at most ARCHIVE_FACTOR times its bytes and ARCHIVE_EXTRA more (PyTorch stores its tensors as
+they are), and has at most so many files."""
+NET_VALUES = 1 << 22
+"""Values of a student's input, and of every layer's padded input and output; the paper's largest layer has 2^19."""
+
+
 def regular_file(path: Path, what: str, remedy: str) -> int:
     """Return the size in bytes of the regular file at ``path``.
 

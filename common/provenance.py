@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+_warned: set[Path] = set()
 PACKAGES = ("spikestill", "torch", "numpy", "ale-py", "h5py", "numba", "safetensors", "lava-nc")
 
 
@@ -45,6 +46,16 @@ def check_content(texts: Sequence[str], arrays: Mapping[str, npt.NDArray[Any]], 
     found = content_sha256(texts, arrays)
     if found != written:
         raise ValueError(f"its content hashes to {found[:12]}, {written[:12]} was written")
+
+
+def warn_unchecked(path: Path) -> None:
+    """Say, once for each file, that its format has no hash: damage in it cannot be seen."""
+    if path not in _warned:
+        _warned.add(path)
+        print(
+            f"warning: {path} has format version 1, without a hash: damage would not be noticed. Make it again.",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
 
 
 def git_commit() -> str:

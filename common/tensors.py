@@ -14,7 +14,8 @@ from torch import Tensor
 
 from spikestill.common.atomic import atomic_path
 from spikestill.common.errors import MALFORMED, UserError
-from spikestill.common.provenance import Provenance, check_content, content_sha256
+from spikestill.common.limits import regular_file
+from spikestill.common.provenance import Provenance, check_content, content_sha256, warn_unchecked
 
 VERSION = 2
 
@@ -51,20 +52,21 @@ def read_tensors(path: Path, schema: str, remedy: str) -> tuple[dict[str, Tensor
         UserError: the file is missing, truncated, foreign, newer or altered.
     """
     path = Path(path)
-    if not path.is_file():
-        raise UserError(f"{path}: no such file", remedy)
+    regular_file(path, "file", remedy)
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("schema") != schema:
                 raise UserError(f"{path}: schema {metadata.get('schema')!r}, {schema!r} wanted", remedy)
-            if int(metadata.get("version", 0)) > VERSION:
+            if not 1 <= int(metadata.get("version", 0)) <= VERSION:
                 raise UserError(
                     f"{path}: format version {metadata['version']}, this program reads up to {VERSION}",
                     "update spikestill",
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if int(metadata["version"]) >= 2:
+            if int(metadata["version"]) == 1:
+                warn_unchecked(path)
+            else:
                 check_content(*_content(metadata, tensors), metadata["sha256"])
             return tensors, metadata
     except UserError:

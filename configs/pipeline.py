@@ -110,6 +110,8 @@ class InspectConfig(Options):
     """For a core map's page: buffer whose frames show how much each core fires."""
     frames: Annotated[int, Range(1, 1e5)] = 100
     """Frames of ``buffer``."""
+    quick: bool = False
+    """Leave out the check of every frame of a buffer."""
 
     def _check(self) -> None:
         _check_page(self.html)

@@ -15,6 +15,7 @@ import math
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from spikestill.common.environment import ActionSpace, Box, Discrete, Field
 from spikestill.common.errors import MALFORMED, UserError
 from spikestill.common.hdf5 import DEFLATE, Hdf5File
 from spikestill.common.limits import CHUNK_BYTES, regular_file
+from spikestill.common.progress import Progress
 from spikestill.common.provenance import Provenance
 from spikestill.dataset.journal import JournaledFile, in_use, recover, replacing
 
@@ -415,6 +417,22 @@ class BufferFile:
         if len(content) != wanted or not unpacker.eof:
             raise self._damaged(chunk, stream, f"{len(content)} bytes, {wanted} wanted")
         return np.frombuffer(content, np.uint8).reshape(CHUNK_ROWS, PIXELS)[:rows]
+
+    def check_frames(self) -> None:
+        """Unpack every frame and check it against its checksum, with a progress bar.
+
+        Raises:
+            UserError: a chunk is damaged; the first is named.
+        """
+        streams = range(self.header.streams)
+        with (
+            Progress("checking frames", self.rows * len(streams), "frames") as bar,
+            ThreadPoolExecutor(min(8, os.cpu_count() or 1), "checking") as pool,
+        ):
+            for chunk in range(len(self._offset)):
+                for _ in pool.map(self.decode, itertools.repeat(chunk, len(streams)), streams):
+                    pass
+                bar.advance(min(self.rows, (chunk + 1) * CHUNK_ROWS) * len(streams) - bar.done)
 
     def _damaged(self, chunk: int, stream: int, what: str) -> UserError:
         steps = f"{chunk * CHUNK_ROWS}..{(chunk + 1) * CHUNK_ROWS - 1}"

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spikestill.common.errors import UserError
+from spikestill.common.limits import regular_file
 
 PAGE = 4096
 MAGIC = b"SPKJRNL1"
@@ -62,7 +63,7 @@ def _finish_commit(descriptor: int, journal: Path) -> bool:
     """Apply the journal to the locked file where it is whole, and remove it; return True where it was."""
     if not journal.exists():
         return False
-    pages = read_journal(journal)
+    pages = read_journal(journal, os.fstat(descriptor).st_size)
     if pages is not None:
         _apply(descriptor, pages)
     journal.unlink()
@@ -112,8 +113,18 @@ def in_use(path: Path) -> UserError:
     )
 
 
-def read_journal(journal: Path) -> dict[int, bytes] | None:
-    """Return page number to content, or None where the journal is not whole."""
+def read_journal(journal: Path, file_size: int) -> dict[int, bytes] | None:
+    """Return page number to content, or None where the journal is not whole.
+
+    A commit's journal holds pages below the end that the file had before, each once: what says otherwise is no journal.
+
+    Args:
+        journal: its path.
+        file_size: bytes of the file that it belongs to.
+    """
+    most = len(MAGIC) + HEAD.size + CHECKSUM.size + (file_size // PAGE + 1) * (NUMBER.size + PAGE)
+    if journal.is_symlink() or regular_file(journal, "journal", "remove it") > most:
+        return None
     content = journal.read_bytes()
     start = len(MAGIC) + HEAD.size
     if len(content) < start + CHECKSUM.size or not content.startswith(MAGIC):
@@ -124,9 +135,13 @@ def read_journal(journal: Path) -> dict[int, bytes] | None:
         content[:end]
     ):
         return None
-    pages = {}
+    if size > file_size:
+        return None
+    pages: dict[int, bytes] = {}
     for offset in range(start, end, NUMBER.size + PAGE):
         number = NUMBER.unpack_from(content, offset)[0]
+        if number * PAGE >= size or number in pages:
+            return None
         # The last page may reach behind the end that it was committed with; what lies there is not its own.
         pages[number] = content[offset + NUMBER.size : offset + NUMBER.size + PAGE][: size - number * PAGE]
     return pages

@@ -286,6 +286,8 @@ def check_teacher(teacher_game: str, teacher_actions: int, game: str) -> None:
 
 
 def _reopen(path: Path, config: RecordConfig, provenance: Provenance) -> BufferWriter:
+    with BufferFile(path) as recorded:
+        recorded.check_frames()
     writer = BufferWriter.append(path, config.compression)
     try:
         saved, now = (

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.atomic import write_text
-from spikestill.common.errors import UserError
+from spikestill.common.errors import MALFORMED, UserError
+from spikestill.common.limits import regular_file
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult
 from spikestill.configs.pipeline import InspectConfig
@@ -45,7 +46,7 @@ def run(config: InspectConfig, run_dir: Path, *, resume: bool = False) -> StageR
     """
     if config.path.is_dir():
         return _folder(config)
-    contents = read(config.path)
+    contents = read(config.path, quick=config.quick)
     provenance = dataclasses.asdict(contents.provenance)
     made = {key: provenance[key] for key in ("created", "commit", "seed", "parents")}
     summary = {
@@ -75,8 +76,10 @@ def _folder(config: InspectConfig) -> StageResult:
     return StageResult(config.path, summary)
 
 
-def read(path: Path) -> Contents:
+def read(path: Path, *, quick: bool = False) -> Contents:
     """Return what the artefact at ``path`` holds; its kind is read from the file.
+
+    A buffer's frames are all unpacked and checked, unless ``quick``.
 
     Raises:
         UserError: as :func:`run`.
@@ -86,7 +89,7 @@ def read(path: Path) -> Contents:
         "spikestill.teacher": _teacher,
         "spikestill.student": _student,
         "spikestill.core_map": _core_map,
-        "spikestill.buffer": _buffer,
+        "spikestill.buffer": lambda path: _buffer(path, quick),
         "spikestill.control-agent": _control_agent,
         "spikestill.fixed-agent": _fixed_agent,
         "spikestill.teach-checkpoint": _checkpoint,
@@ -107,8 +110,7 @@ def schema_of(path: Path) -> str:
     Raises:
         UserError: the file is missing, or neither.
     """
-    if not path.is_file():
-        raise UserError(f"{path}: no such file", "give the path of an artefact")
+    regular_file(path, "file", "give the path of an artefact")
     with open(path, "rb") as file:
         head = file.read(8)
         if head == HDF5_MAGIC:
@@ -121,7 +123,7 @@ def schema_of(path: Path) -> str:
                 raise ValueError("its header has an impossible size")
             header = json.loads(file.read(size))
             return str(header.get("__metadata__", {}).get("schema", ""))
-        except (ValueError, AttributeError) as error:
+        except MALFORMED as error:
             raise UserError(
                 f"{path}: neither safetensors nor HDF5 ({error})", "give a file that spikestill wrote"
             ) from error
@@ -289,12 +291,14 @@ def _core_map(path: Path) -> Contents:
     return Contents("core map", figures, core_map.provenance, lambda: [], cores)
 
 
-def _buffer(path: Path) -> Contents:
+def _buffer(path: Path, quick: bool) -> Contents:
     from spikestill.charts import png_uri
     from spikestill.dataset.format import BufferFile
 
     with BufferFile(path) as file:
         header, steps, rows = file.header, file.steps, file.rows
+        if not quick:
+            file.check_frames()
     valid = steps.valid
     figures = {
         "game": header.game,

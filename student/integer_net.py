@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +24,8 @@ import numpy.typing as npt
 from spikestill.common.atari import STACK
 from spikestill.common.atomic import write_bytes
 from spikestill.common.errors import MALFORMED, UserError
-from spikestill.common.provenance import Provenance, check_content, content_sha256
+from spikestill.common.limits import NET_VALUES, regular_file
+from spikestill.common.provenance import Provenance, check_content, content_sha256, warn_unchecked
 
 SCHEMA = "spikestill.student"
 VERSION = 2
@@ -98,12 +100,20 @@ class IntegerLayer:
             ValueError: the channels differ from the layer's, or the kernel does not fit.
         """
         channels, height, width = shape_CHW
+        if channels * (height + 2 * max(0, self.pad)) * (width + 2 * max(0, self.pad)) > NET_VALUES:
+            raise ValueError(
+                f"its input of {channels}x{height}x{width}, padded by {self.pad}, has more than {NET_VALUES:,} values"
+            )
         if channels != self.in_channels:
             raise ValueError(f"layer reads {self.in_channels} channels, its input has {channels}")
         out = [(size + 2 * self.pad - self.kernel) // self.stride + 1 for size in (height, width)]
         if min(height, width) + 2 * self.pad < self.kernel:
             raise ValueError(
                 f"kernel {self.kernel} exceeds the padded input {height}x{width} (pad {self.pad})"
+            )
+        if self.features * out[0] * out[1] > NET_VALUES:
+            raise ValueError(
+                f"its output of {self.features}x{out[0]}x{out[1]} has more than {NET_VALUES:,} values"
             )
         return self.features, out[0], out[1]
 
@@ -261,8 +271,8 @@ def unpack_ternary(packed: npt.NDArray[np.uint8], shape: tuple[int, ...]) -> npt
     Raises:
         ValueError: the length does not fit the shape, or a code is 3.
     """
-    size = int(np.prod(shape))
-    if len(packed) != -(-size // 4):
+    size = math.prod(shape)
+    if min(shape, default=1) < 1 or len(packed) != -(-size // 4):
         raise ValueError(f"{len(packed)} bytes of packed weights for shape {shape}, {-(-size // 4)} wanted")
     codes = ((packed[:, None] >> np.array([0, 2, 4, 6], np.uint8)) & 3).reshape(-1)[:size]
     if (codes == 3).any():
@@ -318,19 +328,20 @@ def load(path: Path) -> tuple[IntegerNet, Provenance]:
 
     path = Path(path)
     remedy = "give a student that `spikestill distill` wrote"
-    if not path.is_file():
-        raise UserError(f"{path}: no such student file", remedy)
+    regular_file(path, "student file", remedy)
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             if metadata.get("schema") != SCHEMA:
                 raise UserError(f"{path}: schema {metadata.get('schema')!r}, {SCHEMA!r} wanted", remedy)
-            if int(metadata.get("version", 0)) > VERSION:
+            if not 1 <= int(metadata.get("version", 0)) <= VERSION:
                 raise UserError(
                     f"{path}: format version {metadata['version']}, this program reads up to {VERSION}",
                     "update spikestill",
                 )
-            if int(metadata["version"]) >= 2:
+            if int(metadata["version"]) == 1:
+                warn_unchecked(path)
+            else:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 check_content((metadata["net"], metadata["provenance"]), tensors, metadata["sha256"])
             description = json.loads(metadata["net"])

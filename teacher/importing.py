@@ -26,6 +26,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from spikestill.common.archives import check_archive
 from spikestill.common.artefacts import TEACHER
 from spikestill.common.errors import MALFORMED, UserError
 from spikestill.common.extras import EXTRAS
@@ -70,6 +71,7 @@ def run(config: ImportConfig, run_dir: Path, *, resume: bool = False) -> StageRe
     game = config.game
     path = Path(config.path)
     content = read_content(path)
+    check_archive(path, content)
     library = told_from(path, content) if config.library == "auto" else config.library
     config.check_library(library)
     provenance = Provenance.of(config, seed=0, parents={"source": path})
@@ -201,6 +203,7 @@ def read_state(path: Path, content: bytes, library: str) -> Mapping[str, Tensor]
     """
     if library == "sb3":
         content = _sb3_policy(path, content)
+        check_archive(path, content)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of pickle protocols, before it refuses them
@@ -318,6 +321,8 @@ def nature_weights(
         for part in ("weight", "bias"):
             if f"{theirs}.{part}" not in state:
                 raise UserError(f"{path}: {theirs}.{part} is missing", remedy)
+            if state[f"{theirs}.{part}"].numel() > MAX_BYTES // 4:
+                raise UserError(f"{path}: {theirs}.{part} declares more values than a file holds", remedy)
             weights[f"{ours}.{part}"] = _dense(state[f"{theirs}.{part}"], f"{path}: {theirs}.{part}", remedy)
     others = [name for name in state if name.rpartition(".")[0] not in names]
     unknown = [
@@ -352,6 +357,12 @@ def _dense(tensor: Tensor, name: str, remedy: str) -> Tensor:
     Raises:
         UserError: sparse, quantised, or no real floating-point numbers.
     """
+    if tensor.device.type != "cpu":
+        raise UserError(f"{name} is a tensor without content (device {tensor.device})", "save its values")
+    if not tensor.is_contiguous() and 0 in tensor.stride():
+        raise UserError(
+            f"{name} repeats its values by strides of 0", "save it again, as `tensor.contiguous()`"
+        )
     if tensor.layout != torch.strided or tensor.is_quantized or not tensor.is_floating_point():
         raise UserError(f"{name} is {tensor.dtype} in layout {tensor.layout}, dense floats wanted", remedy)
     return tensor.float().clone()

@@ -135,7 +135,8 @@ def test_only_regular_files_are_read(tmp_path, target, capsys):
         assert (
             cli.main([*words, *([] if words[0] == "inspect" else ["--run_dir", str(tmp_path / "run")])]) == 1
         )
-        assert "a regular file is wanted" in capsys.readouterr().err
+        told = capsys.readouterr().err
+        assert "a regular file is wanted" in told or (target == "folder" and "holds no artefact" in told)
 
 
 def test_damaged_archives_are_refused_before_pytorch_reads_them(tmp_path):

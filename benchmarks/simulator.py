@@ -35,6 +35,8 @@ from spikestill.student.integer_net import IntegerNet, load
 from spikestill.student.torch_net import TorchIntegerNet, convolve
 from tests.nets import table1_net
 
+# What lets a processor stand in for one with AVX2 only: benchmarks/distill.py has the line.
+STAND_IN = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "NUMBA_CPU_NAME")
 ROUNDS = 9
 ROUND_FRAMES = 50
 
@@ -88,6 +90,7 @@ def main() -> None:
     )
     parser.add_argument("--student", type=Path, help="student file; without it: random weights")
     parser.add_argument("--architecture", default="1chip", choices=sorted(ARCHITECTURES))
+    parser.add_argument("--name", help="of the result's file, after `simulator-`; default: the net's")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     net = load(arguments.student)[0] if arguments.student else table1_net(arguments.architecture)
@@ -116,6 +119,7 @@ def main() -> None:
     peer = min(value for name, value in cpu.items() if name.startswith("pytorch"))
     result = {
         "net": str(arguments.student or f"{arguments.architecture}, random weights"),
+        "stand_in": {name: os.environ[name] for name in STAND_IN if name in os.environ},
         "cores": core_map.cores,
         "ticks": core_map.ticks,
         "simulator_start_s": round(compiling_s, 2),
@@ -133,7 +137,8 @@ def main() -> None:
         "rounds": ROUNDS,
         "frames_per_round": ROUND_FRAMES,
     }
-    finish(f"simulator-{arguments.student.stem if arguments.student else arguments.architecture}", result)
+    net_name = arguments.student.stem if arguments.student else arguments.architecture
+    finish(f"simulator-{arguments.name or net_name}", result)
 
 
 if __name__ == "__main__":

@@ -87,8 +87,14 @@ class DistillConfig(Options):
     """Probability of a random action in place of the teacher's."""
     validation: Annotated[float, Range(0, 0.5)] = 0.02
     """Share of the buffer, its last steps, kept for validation."""
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Format of the products after the first layer; sums of spikes are exact in both. auto: bf16 if native."""
+    precision: Literal["auto", "fp32", "bf16", "fp16", "fp16-master"] = "auto"
+    """Format of the products after the first layer, docs/precision.md; sums of spikes are exact, batch normalisation
+    and master weights fp32 in each. fp16: readouts of the hints in fp32, fp16-master: in fp16. auto: bf16 if native,
+    else fp32."""
+    loss_scale: Annotated[float, Range(1, 2**40)] = 65_536.0
+    """Factor on the loss at the start; fp16 and fp16-master only. Halved where a gradient overflows."""
+    loss_scale_period: Annotated[int, Range(1, 1e9)] = 2_000
+    """Batches without overflow after which the factor doubles."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the training runs."""
     log_steps: Annotated[int, Range(1, 1e9)] = 250

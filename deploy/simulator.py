@@ -242,31 +242,36 @@ def _collect(rows, row, bits):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _gather(program, rows, row_of_delay, core, axons):  # type: ignore[no-untyped-def]
-    """Bring the spikes that reach ``core`` in this tick to ``axons`` (W,); ``rows`` is flat."""
-    words = axons.shape[0]
+def _gather(program, rows, row_of_delay, cores, axons):  # type: ignore[no-untyped-def]
+    """Bring the spikes that reach ``cores`` in this tick to ``axons`` (cores, W); ``rows`` is flat.
+
+    All cores in one call: handing the program's arrays over costs more than what a core gathers.
+    """
+    words = axons.shape[1]
     low, six = np.uint64(0xFFFFFFFF), np.uint64(63)
-    for word in range(words):
-        twin = program.twin_RW[core, word]
-        if twin >= 0:
-            axons[word] = axons[twin]
-            continue
-        collected = program.collected_RW[core, word]
-        if collected >= 0:
-            row = row_of_delay[program.collected_delay_L[collected]]
-            arrived = _collect(rows, row, program.collected_bit[collected])
-            axons[word] = arrived & program.collected_mask_L[collected]
-            continue
-        arrived = np.uint64(0)
-        for move in range(
-            program.move_start[core * words + word], program.move_start[core * words + word + 1]
-        ):
-            way = program.move_M[move, 0]
-            place = row_of_delay[(way >> np.uint64(32)) & np.uint64(0xFFFF)] + (way & low)
-            spikes = rows[place] & program.move_M[move, 1]
-            left = way >> np.uint64(48)
-            arrived |= (spikes << left) | (spikes >> ((np.uint64(64) - left) & six))
-        axons[word] = arrived
+    twins, collected_RW = program.twin_RW, program.collected_RW
+    move_start, moves = program.move_start, program.move_M
+    for index in range(cores.shape[0]):
+        core = cores[index]
+        for word in range(words):
+            twin = twins[core, word]
+            if twin >= 0:
+                axons[index, word] = axons[index, twin]
+                continue
+            collected = collected_RW[core, word]
+            if collected >= 0:
+                row = row_of_delay[program.collected_delay_L[collected]]
+                arrived = _collect(rows, row, program.collected_bit[collected])
+                axons[index, word] = arrived & program.collected_mask_L[collected]
+                continue
+            arrived = np.uint64(0)
+            for move in range(move_start[core * words + word], move_start[core * words + word + 1]):
+                way = moves[move, 0]
+                place = row_of_delay[(way >> np.uint64(32)) & np.uint64(0xFFFF)] + (way & low)
+                spikes = rows[place] & moves[move, 1]
+                left = way >> np.uint64(48)
+                arrived |= (spikes << left) | (spikes >> ((np.uint64(64) - left) & six))
+            axons[index, word] = arrived
 
 
 @njit(cache=True, nogil=True)
@@ -296,8 +301,7 @@ def _tick(program, rows, tick, cores):  # type: ignore[no-untyped-def]
     flat, now = rows.reshape(-1), rows[tick % rows.shape[0]]
     for first in range(0, cores.shape[0], TOGETHER):
         some = cores[first : first + TOGETHER]
-        for index in range(some.shape[0]):
-            _gather(program, flat, row_of_delay, some[index], axons[index])
+        _gather(program, flat, row_of_delay, some, axons)
         for index in range(some.shape[0]):
             core = some[index]
             tile = program.tile_R[core]

@@ -20,6 +20,7 @@ from spikestill.common.artefacts import RESUMED_FROM, STUDENT, TEACHER
 from spikestill.common.atari import STACK
 from spikestill.common.errors import UserError
 from spikestill.common.precision.formats import number_format
+from spikestill.common.precision.scaling import LossScale
 from spikestill.common.processor import compute_device, cores, keep_freed_memory
 from spikestill.common.provenance import Provenance, file_sha256
 from spikestill.common.stage import StageResult, goes_on
@@ -102,6 +103,8 @@ class Distillation:
         if config.window == "centred":
             self.layers = centred(self.layers, integer_net.STACK_SHAPE[1])
         self.format = number_format(config.precision, self.device)
+        self.scale = LossScale(config.loss_scale if self.format.scaled else 1.0, config.loss_scale_period)
+        self.skipped = 0
         self.network = StudentNetwork(
             self.layers,
             source.actions,
@@ -176,7 +179,12 @@ class Distillation:
                 stacks[: self.config.batch_size], self.network.working_weights()
             )
         chosen = {index: spikes[index] for index in hinted_layers(self.layers)}
-        return Hints(teacher, stacks, chosen, self.config.hint_components, self.network.dtype)
+        dtype = (
+            torch.float32 if self.format.body == torch.float16 and self.format.emulated else self.format.body
+        )
+        # The readouts are the head: in fp32 where the format keeps that, but for bf16, whose products are the point.
+        readout = self.format.head if self.format.scaled else None
+        return Hints(teacher, stacks, chosen, self.config.hint_components, dtype, readout)
 
     def _stacks(self, stacks_BCHW: np.ndarray) -> Tensor:
         return torch.from_numpy(stacks_BCHW).to(self.device).contiguous(memory_format=torch.channels_last)
@@ -199,11 +207,13 @@ class Distillation:
         part = slice(
             index * self.config.batch_size // self.shares, (index + 1) * self.config.batch_size // self.shares
         )
-        x = stacks[part].to(self.device).contiguous(memory_format=torch.channels_last)
+        x = stacks[part].to(self.device)
+        last = x.contiguous(memory_format=torch.channels_last)
         q_part = q[part].to(self.device)
+        factor = self.scale.value / self.shares
         renormalise = self.step >= (1.0 - self.config.renormalised_share) * self.config.steps
         rates, statistics, spikes = self.network.propagate(
-            x, weights, renormalise=renormalise, loss_factor=1.0 / self.shares,
+            x if self.device.type == "cpu" else last, weights, renormalise=renormalise, loss_factor=factor,
             kept=self.hints.layers if self.hints is not None else (),
         )  # fmt: skip
         loss = self._loss(rates, q_part)
@@ -212,10 +222,10 @@ class Distillation:
         means: list[Tensor] = []
         whole = loss
         if self.hints is not None:
-            hint, means = self.hints.loss(spikes, self.hints.targets(x))
+            hint, means = self.hints.loss(spikes, self.hints.targets(last))
             whole = loss + self.config.hint_weight * hint
             leaves += self.hints.parameters
-        gradients = torch.autograd.grad(whole / self.shares, leaves)
+        gradients = torch.autograd.grad(whole * factor, leaves)
         agree = (rates.argmax(dim=1) == q_part.argmax(dim=1)).float().mean()
         return gradients, statistics, loss.detach(), agree, means, whole.detach()
 
@@ -225,6 +235,8 @@ class Distillation:
 
     def train_step(self) -> tuple[float, float]:
         """Do one gradient step; return (loss, agreement with the teacher's best action on the batch).
+
+        Where a gradient overflows under loss scaling the weights and their statistics stay as they are.
 
         Raises:
             UserError: the loss, with the hints' part, is not finite; the network is left as it was.
@@ -241,8 +253,14 @@ class Distillation:
         for index, parameter in enumerate([*self.parameters, *hinted]):
             gradient = shares[0][0][index].float()
             for share in shares[1:]:
-                gradient = gradient + share[0][index].float()
-            parameter.grad = gradient.contiguous()
+                gradient += share[0][index]
+            parameter.grad = (
+                gradient.div_(self.scale.value).contiguous() if self.format.scaled else gradient.contiguous()
+            )
+        agreement = float(sum(share[3] for share in shares)) / self.shares
+        if self.format.scaled and self._overflowed([*self.parameters, *hinted]):
+            self.step += 1
+            return loss, agreement
         rate = learning_rate(self.config, self.step)
         norm_rate = (
             rate * (self.config.norm_learning_rate or self.config.learning_rate) / self.config.learning_rate
@@ -260,7 +278,26 @@ class Distillation:
         self.network.requantise()
         self.network.absorb([share[1] for share in shares])
         self.step += 1
-        return loss, float(sum(share[3] for share in shares)) / self.shares
+        return loss, agreement
+
+    def _overflowed(self, parameters: list[Tensor]) -> bool:
+        """Return True where a gradient is not finite, and adjust the loss scale.
+
+        Raises:
+            UserError: there is no scale left to blame.
+        """
+        finite = all(
+            bool(torch.isfinite(parameter.grad).all())
+            for parameter in parameters
+            if parameter.grad is not None
+        )
+        if not finite and self.scale.value <= 1.0:
+            raise UserError(
+                f"distill step {self.step}: a gradient is not finite at a loss scale of 1", LOWER_RATE
+            )
+        self.scale.update(finite)
+        self.skipped += not finite
+        return not finite
 
     def recalibrate(self) -> None:
         """Replace the running statistics by their means over fresh batches, the weights as they are."""
@@ -322,7 +359,7 @@ class Distillation:
         tensors |= {f"source.{name}": tensor for name, tensor in self.source.state().items()}
         counters = {
             "step": self.step, "rng": self.rng.bit_generator.state, "shares": self.shares,
-            "precision": self.format.name,
+            "precision": self.format.name, "loss_scale": dataclasses.astuple(self.scale), "skipped": self.skipped,
         }  # fmt: skip
         write_checkpoint(path, SCHEMA, tensors, counters, plain(self.config), provenance)
 
@@ -362,6 +399,9 @@ class Distillation:
         self.step = counters["step"]
         # Each share normalises by itself: the machine's cores must not change what it is.
         self.shares = counters.get("shares", self.shares)
+        if self.format.scaled and "loss_scale" in counters:
+            self.scale = LossScale(*counters["loss_scale"])
+        self.skipped = counters.get("skipped", 0)
         self.rng.bit_generator.state = counters["rng"]
 
     def close(self) -> None:

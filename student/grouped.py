@@ -27,8 +27,8 @@ from spikestill.common.vectors import vector_lanes
 from spikestill.student import narrow_kernel, step_kernel
 from spikestill.student.architectures import LayerSpec
 
-PATCH_BYTES = 1 << 20
-"""Patches of one block of images, at most: what the second-level cache holds."""
+PATCH_BYTES = 1 << 21
+"""Patches of one block of images, at most: they stay in the cache between gathering and product."""
 LANES = (16, 8)
 """How many values the kernels handle together, where the groups allow it."""
 
@@ -174,7 +174,8 @@ def is_narrow(layer: LayerGeometry, x: Tensor) -> bool:
     if x.dtype not in (torch.uint8, torch.float32):
         return False
     width, run = layer.sums.width, layer.reads.width * layer.spec.kernel
-    return layer.spec.kernel > 1 and layer.out > 2 and width <= NARROW and width % 8 == 0 and run % 8 == 0
+    narrow = width <= NARROW or x.dtype == torch.uint8
+    return layer.spec.kernel > 1 and layer.out > 2 and narrow and width % 8 == 0 and run % 8 == 0
 
 
 def _narrow_layout(layer: LayerGeometry) -> Ints:

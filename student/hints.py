@@ -65,6 +65,7 @@ class Hints:
         spikes: what the student's layers give for some stacks, {layer: (B, O, H, W)} for the hinted ones.
         components: P.
         dtype: compute format of the teacher.
+        readout: format of the readouts; None: that of the spikes.
     """
 
     def __init__(
@@ -74,7 +75,9 @@ class Hints:
         spikes: dict[int, Tensor],
         components: int,
         dtype: torch.dtype,
+        readout: torch.dtype | None = None,
     ) -> None:
+        self.readout = readout
         moved = {name: weight.to(stacks_BCHW.device) for name, weight in teacher.items()}
         self._teacher = q_network.working_copy(moved, dtype, requires_grad=False)
         units = torch.cat([self._units(part) for part in stacks_BCHW.split(256)])
@@ -107,10 +110,14 @@ class Hints:
         total, means = torch.zeros((), device=targets_BP.device), []
         for index, layer in enumerate(self.layers):
             flat = _flat(spikes[layer])
-            means.append(flat.detach().float().mean(dim=0))
-            centred = flat - self.centres[layer].to(flat.dtype)
-            weight, bias = self.parameters[index], self.parameters[len(self.layers) + index]
-            predicted = F.linear(centred, weight.to(flat.dtype)).float() + bias
+            means.append(flat.detach().mean(dim=0, dtype=torch.float32))
+            dtype = self.readout or flat.dtype
+            centred = flat.to(dtype) - self.centres[layer].to(dtype)
+            weight, bias = self.parameters[index].to(dtype), self.parameters[len(self.layers) + index]
+            if dtype == torch.float16 and flat.device.type == "cpu":
+                predicted = F.linear(centred.float(), weight.float()).half().float() + bias
+            else:
+                predicted = F.linear(centred, weight).float() + bias
             total = total + F.mse_loss(predicted, targets_BP)
         return total, means
 

@@ -96,7 +96,11 @@ class TernaryLayer(nn.Module):
             renormalise: normalise with the running statistics, not the batch's.
         """
         spec = self.spec
-        s = F.conv2d(self._pad(x), weight, stride=spec.stride, groups=spec.groups)
+        if weight.dtype == torch.float16 and weight.device.type == "cpu":
+            # Emulated, as tensor cores do it: factors and results fp16, sums fp32.
+            s = F.conv2d(self._pad(x).float(), weight.float(), stride=spec.stride, groups=spec.groups).half()
+        else:
+            s = F.conv2d(self._pad(x), weight, stride=spec.stride, groups=spec.groups)
         running = (self.mu, self.variance) if renormalise else (None, None)
         return NormalisedStep.apply(s, self.gamma, self.beta, *running, penalty)
 
@@ -202,8 +206,9 @@ class StudentNetwork(nn.Module):
             kept: layers whose spikes to return; None: all.
         """
         chosen = range(len(self.layers)) if kept is None else kept
-        # The kernels have one penalty for all of a layer's features.
-        in_groups = stacks_BCHW.device.type == "cpu" and self.sparsity_form != "squares"
+        # The kernels have one penalty for all of a layer's features, and no fp16.
+        in_groups = stacks_BCHW.device.type == "cpu" and self.dtype != torch.float16
+        in_groups = in_groups and self.sparsity_form != "squares"
         way = self._group_by_group if in_groups else self._by_convolutions
         rate_BO, statistics, spikes = way(
             stacks_BCHW, weights, renormalise, self.sparsity * loss_factor, chosen
@@ -313,7 +318,9 @@ class StudentNetwork(nn.Module):
         """
         if self._integer is None:
             device = next(self.parameters()).device
-            self._integer = TorchIntegerNet(self.to_integer(), dtype=self.dtype, device=device)
+            emulated = self.dtype == torch.float16 and device.type == "cpu"
+            dtype = torch.float32 if emulated else self.dtype
+            self._integer = TorchIntegerNet(self.to_integer(), dtype=dtype, device=device)
         return self._integer
 
     def train(self, mode: bool = True) -> StudentNetwork:

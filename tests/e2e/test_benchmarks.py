@@ -49,9 +49,10 @@ def test_those_of_recording_and_distilling_run(tmp_path: Path, monkeypatch: pyte
     weights = initial_weights(6, torch.Generator().manual_seed(0))
     save_teacher(teacher, weights, "pong", 6, Provenance.of({}, seed=0))
     recorder.run(RecordConfig(teacher=teacher, frames=256, num_envs=4), tmp_path)
-    run(monkeypatch, "distill", str(tmp_path / "buffer.h5"), "--seconds", "0.01")
+    words = ("--teacher", str(teacher), "--seconds", "0.01", "--rounds", "1", "--no-peers")
+    run(monkeypatch, "distill", str(tmp_path / "buffer.h5"), *words)
     run(monkeypatch, "record", "--teacher", str(teacher), "--frames", "256", "--repeats", "2")
-    for name, figure in (("distill", "ratio"), ("record", "record_share_of_bare_env")):
+    for name, figure in (("distill", "share_of_floor"), ("record", "record_share_of_bare_env")):
         written = json.loads((tmp_path / "results" / f"{name}.json").read_text())
         assert written["figures"][figure] > 0
         assert written["command"].startswith(f"python -m benchmarks.{name} ")

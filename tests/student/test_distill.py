@@ -116,6 +116,50 @@ def test_goes_on_from_another_trainings_network(folder, tmp_path):
     assert load(result.artefact)[1].parents == parents
 
 
+@pytest.mark.parametrize("precision", ["fp16", "fp16-master"])
+def test_fp16_normalises_in_fp32_and_goes_on_bit_for_bit(folder, tmp_path, precision):
+    with BufferReader(folder / "buffer.h5") as reader:
+        options = {"precision": precision, "loss_scale": 4.0, "loss_scale_period": 2}
+        whole, first, second = (training(folder, reader, **options) for _ in range(3))
+        for _ in range(4):
+            whole.train_step()
+        for _ in range(3):
+            first.train_step()
+        first.save(tmp_path / "checkpoint", first.provenance())
+        second.restore(tmp_path / "checkpoint")
+        second.train_step()
+        assert whole.scale.good + whole.skipped > 0
+        assert (second.scale, second.skipped) == (whole.scale, whole.skipped)
+        same_tensors(state(whole), state(second))
+        weights = whole.network.working_weights()
+        assert [weight.dtype for weight in weights] == [torch.float32, *[torch.float16] * 9]
+        for layer in whole.network.ternary_layers():
+            assert {tensor.dtype for tensor in (layer.mu, layer.variance, layer.gamma, layer.beta)} == {
+                torch.float32
+            }
+        for made in (whole, first, second):
+            made.close()
+
+
+def test_the_scale_of_the_loss_changes_no_gradient_and_an_overflow_no_weight(folder):
+    with BufferReader(folder / "buffer.h5") as reader:
+        plain, scaled, over = (
+            training(folder, reader, precision="fp16", loss_scale=scale, temperature=1.0, batch_size=32)
+            for scale in (1.0, 8.0, 2.0**40)
+        )
+        before = state(over)
+        for made in (plain, scaled, over):
+            made.train_step()
+        for one, other in zip(plain.parameters, scaled.parameters, strict=True):
+            # What one underflows the other keeps; the rest differs by rounding.
+            difference = (one.grad - other.grad).norm() / other.grad.norm()
+            assert difference < 0.15
+        assert (over.scale.value, over.skipped, over.step) == (2.0**39, 1, 1)
+        same_tensors(before, state(over))
+        for made in (plain, scaled, over):
+            made.close()
+
+
 def test_ctrl_c_saves_and_the_resumed_training_is_the_uninterrupted_one(folder, tmp_path, monkeypatch):
     train_step = distill.Distillation.train_step
 

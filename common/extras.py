@@ -51,6 +51,11 @@ EXTRAS: dict[str, Extra] = {
         "train and play control tasks",
         f"{_pip('control')} && pip install --no-deps dm_control==1.0.50",
     ),
+    "serve": Extra(
+        {"starlette": "starlette", "uvicorn": "uvicorn", "websockets": "websockets"},
+        "show the live page: play --serve",
+        _pip("serve"),
+    ),
     "sweep": Extra({"ray": "ray"}, "sweep over options", _pip("sweep")),
     "onnx": Extra(
         {"onnx": "onnx", "onnxruntime": "onnxruntime"}, "import and play ONNX networks", _pip("onnx")

@@ -48,10 +48,16 @@ class PlayConfig(Options):
     """JSON lines to write, one a decision of each agent; None: none."""
     max_speed: bool = False
     """As fast as games and agents go: every decision is waited for, and nothing is missed."""
+    serve: bool = False
+    """Show the live page: the command prints its address (extra ``serve``)."""
+    host: str = "127.0.0.1"
+    """Address that the page is served on; any but this machine's own asks viewers for a token."""
+    port: Annotated[int, Range(0, 65535)] = 8000
+    """Port of the page; 0: any that is free."""
     restarts: Annotated[int, Range(0, 1000)] = 0
     """Times that an agent that raises, hangs or gives an impossible action is made anew."""
 
-    WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("view", "record", "telemetry")
+    WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("view", "record", "telemetry", "serve", "host", "port")
     """Options that change nothing of what is made."""
 
     def _check(self) -> None:

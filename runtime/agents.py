@@ -105,14 +105,20 @@ class RandomPolicy:
 def make_cores(files: Mapping[str, Path], environment: EnvironmentSpec) -> Policy:
     """Return the core map on the core simulator."""
     from spikestill.deploy.core_map import check_not_stale
-    from spikestill.deploy.simulator import CoreSimulator
     from spikestill.deploy.validate import load_valid
-    from spikestill.runtime.activity import core_grid
 
     path = files["core_map"]
     core_map = load_valid(path)
     check_not_stale(path, core_map.provenance, files.get("student"))
     _check(path, core_map, environment)
+    return cores_policy(core_map)
+
+
+def cores_policy(core_map: CoreMap) -> VotingPolicy:
+    """Return a core map, sound or damaged, on the core simulator."""
+    from spikestill.deploy.simulator import CoreSimulator
+    from spikestill.runtime.activity import core_grid
+
     simulator = CoreSimulator(core_map)
     return VotingPolicy(
         lambda stack_CHW: (simulator.votes(stack_CHW), simulator.trace()),

@@ -40,6 +40,7 @@ class Onlooker:
         scene: the first one.
         words: words of packed spikes of an agent, at most.
         screen_shape: (H, W) of the games.
+        heard: it sends commands back, which :meth:`commands` gives.
 
     Attributes:
         dropped: frames dropped.
@@ -50,7 +51,14 @@ class Onlooker:
     """
 
     def __init__(
-        self, module: str, options: dict[str, Any], scene: Scene, words: int, screen_shape: tuple[int, int]
+        self,
+        module: str,
+        options: dict[str, Any],
+        scene: Scene,
+        words: int,
+        screen_shape: tuple[int, int],
+        *,
+        heard: bool = False,
     ) -> None:
         self.dropped = 0
         self.report: dict[str, Any] = {}
@@ -64,6 +72,14 @@ class Onlooker:
         self.show(scene)
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
+        passed = [memory, reader]
+        self._commands, self._begun = -1, b""
+        if heard:
+            self._commands, answers = os.pipe()
+            os.set_blocking(self._commands, False)
+            os.set_blocking(answers, False)
+            passed.append(answers)
+            options = {**options, "commands": answers}
         arguments = [
             json.dumps(sys.path),
             module,
@@ -76,13 +92,13 @@ class Onlooker:
             [sys.executable, "-c", BOOT, *arguments, json.dumps(options)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            pass_fds=(memory, reader),
+            pass_fds=passed,
             # A Ctrl-C is for the game, which then ends the frames; the onlooker finishes its file.
             start_new_session=True,
         )
         self._ring = FrameRing(memory, writer, dtype)
         self._writer: int | None = writer
-        for descriptor in (memory, reader):
+        for descriptor in passed:
             os.close(descriptor)
         assert self._process.stdout is not None
         # Anything else is the start of its report.
@@ -95,6 +111,17 @@ class Onlooker:
         scene.save(self._folder, self._scene + 1)
         (self._folder / f"{self._scene}.npz").unlink(missing_ok=True) if self._scene > 2 else None
         self._scene += 1
+
+    def commands(self) -> list[dict[str, Any]]:
+        """Return the commands that came since the last call, without waiting."""
+        if self._commands < 0:
+            return []
+        try:
+            self._begun += os.read(self._commands, 65_536)
+        except BlockingIOError:
+            return []
+        *whole, self._begun = self._begun.split(b"\n")
+        return [json.loads(line) for line in whole]
 
     def offer(self, sessions: Sequence[Session], ticks: Sequence[Tick]) -> bool:
         """Hand over a frame without waiting; return False where it was dropped.
@@ -124,7 +151,9 @@ class Onlooker:
         if self._writer is None:
             return
         os.close(self._writer)
-        self._writer = None
+        if self._commands >= 0:
+            os.close(self._commands)
+        self._writer, self._commands = None, -1
         output, _ = self._process.communicate()
         shutil.rmtree(self._folder, ignore_errors=True)
         try:

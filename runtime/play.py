@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from spikestill.common.artefacts import PLAY
 from spikestill.common.document import write_document
-from spikestill.common.environment import environment
 from spikestill.common.errors import UserError
 from spikestill.common.progress import Progress
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult, StopRequest, stop_on_signal
 from spikestill.configs.play import PlayConfig
-from spikestill.runtime.agents import Agent, agent_files, open_agent
 from spikestill.runtime.clock import Clock, MonotonicClock, steady_interpreter
+from spikestill.runtime.crew import make_sessions, opened, scene_of, words_of
 from spikestill.runtime.display import Display, DisplayOptions
-from spikestill.runtime.live import LiveGame, open_game
 from spikestill.runtime.loop import Pace, play_live
-from spikestill.runtime.scene import Actor, Scene
+from spikestill.runtime.page import served
 from spikestill.runtime.session import Session, Tick
-from spikestill.runtime.telemetry import DecisionLog, Telemetry
+from spikestill.runtime.telemetry import DecisionLog
 
 VERSION = 1
-ROLES = ("teacher", "student", "core_map", "buffer")
 
 
 class Score:
@@ -71,7 +66,8 @@ def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResu
         team = [stack.enter_context(opened(config, name)) for name in config.agents]
         parents = {role: path for agent in reversed(team) for role, path in agent.parents.items()}
         provenance = Provenance.of(config, config.seed, parents)
-        sessions = make_sessions(config, team, clock, stack)
+        drawn = config.record is not None or config.serve or terminal_shown(config)
+        sessions = make_sessions(config, team, clock, stack, drawn=drawn)
         stop = stack.enter_context(stop_on_signal())
         summary, failure = _play(config, sessions, clock, stop)
         interrupted = bool(stop) or failure is not None
@@ -84,52 +80,6 @@ def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResu
     return StageResult(artefact, summary, finished=not interrupted)
 
 
-@contextlib.contextmanager
-def opened(config: PlayConfig, name: str) -> Iterator[Agent]:
-    """Yield the agent called ``name`` with the files of ``config``, warm."""
-    print(
-        f"play: loads agent {name}; the first time on a machine it compiles, too", file=sys.stderr, flush=True
-    )
-    agent = reopened(config, name)
-    with contextlib.closing(agent):
-        yield agent
-
-
-def reopened(config: PlayConfig, name: str) -> Agent:
-    """Return the agent called ``name`` with the files of ``config``, warm."""
-    game = config.environment.game
-    files = agent_files(name, game, {role: getattr(config, role) for role in ROLES})
-    return open_agent(name, environment(game), files)
-
-
-def make_sessions(
-    config: PlayConfig, team: list[Agent], clock: Clock, stack: contextlib.ExitStack
-) -> list[Session]:
-    """Return a session for each agent; ``stack`` closes their games.
-
-    Each has its own game from the same seed; in lockstep the first one's is everyone's.
-    """
-    drawn = config.record is not None or terminal_shown(config)
-    sessions: list[Session] = []
-    game: LiveGame | None = None
-    for agent in team:
-        if game is None or not config.lockstep:
-            game = open_game(config.environment, config.seed, drawn=drawn, paced=not config.max_speed)
-            stack.callback(game.close)
-        leader = sessions[0] if sessions and config.lockstep else None
-        name = agent.name
-        session = Session(
-            name, game, agent, clock, Telemetry(), epsilon=config.epsilon, seed=config.seed, leader=leader,
-            reopen=functools.partial(reopened, config, name), restarts=config.restarts,
-        )  # fmt: skip
-        sessions.append(session)
-    teacher = next((session for session in sessions if session.name == "teacher"), None)
-    for session in sessions if config.lockstep else ():
-        # The teacher is what a student is compared with; without one, who plays.
-        session.reference = teacher or sessions[0]
-    return sessions
-
-
 def _play(
     config: PlayConfig, sessions: list[Session], clock: Clock, stop: StopRequest
 ) -> tuple[dict[str, Any], UserError | None]:
@@ -138,36 +88,45 @@ def _play(
     Raises:
         UserError: it could not begin.
     """
-    episodes = config.episodes if config.episodes or config.seconds else 1
+    endless = config.serve and not config.episodes and not config.seconds
+    episodes = config.episodes if config.episodes or config.seconds or endless else 1
     scores = [Score() for _ in sessions]
     first, game = sessions[0], sessions[0].game
     seconds = 0.0
     display: Display | None = None
     failure: UserError | None = None
+    pace = Pace(unpaced=config.max_speed)
     try:
         with contextlib.ExitStack() as stack:
             display = _display(config, sessions)
             if display:
                 stack.callback(display.close)
+            page = stack.enter_context(served(config, sessions, pace)) if config.serve else None
             log = stack.enter_context(DecisionLog(config.telemetry)) if config.telemetry else None
-            bar = None if terminal_shown(config) else stack.enter_context(_progress(config, episodes))
+            bar = None
+            if not terminal_shown(config) and not endless:
+                bar = stack.enter_context(_progress(config, episodes))
             stack.enter_context(steady_interpreter())
-            loop = play_live(sessions, clock, Pace(unpaced=config.max_speed))
+            loop = play_live(sessions, clock, pace)
             stack.enter_context(contextlib.closing(loop))
             began_s = clock.now()
             for ticks in loop:
+                if page:
+                    page.turn(ticks)
+                seconds = clock.now() - began_s
+                if stop or (config.seconds and seconds >= config.seconds):
+                    break
+                if not ticks:
+                    continue
                 if display:
                     display.offer(sessions, ticks)
                 if log:
                     log.add(sessions, ticks)
                 for score, tick in zip(scores, ticks, strict=True):
                     score.see(tick)
-                seconds = clock.now() - began_s
                 if bar and (ticks[0].over or ticks[0].frame % game.rate_hz < 1):
                     done = len(scores[0].games) if episodes else min(int(seconds), bar.total)
                     bar.advance(done - bar.done, score=ticks[0].score, misses=first.telemetry.misses)
-                if stop or (config.seconds and seconds >= config.seconds):
-                    break
                 if episodes and all(len(score.games) >= episodes for score in scores):
                     break
     except UserError as error:
@@ -179,7 +138,7 @@ def _play(
         for session, score in zip(sessions, scores, strict=True)
     ]
     summary = {
-        "game": config.environment.game,
+        "game": sessions[0].game.spec.name,
         "frame_skip": game.frames_per_decision,
         "rate_hz": game.rate_hz,
         "seconds": round(seconds, 3),
@@ -206,37 +165,12 @@ def terminal_shown(config: PlayConfig) -> bool:
     return config.view == "terminal" and sys.stderr.isatty()
 
 
-def scene_of(sessions: list[Session]) -> Scene:
-    """Return who plays what, for those who look on."""
-    game = sessions[0].game
-    actors = []
-    for session in sessions:
-        agent = session.agent
-        layout = agent.layout if isinstance(agent, Agent) else {}
-        picture = agent.entry.picture if isinstance(agent, Agent) and layout else ""
-        actors.append(Actor(session.name, picture, layout))
-    return Scene(
-        game.spec.name,
-        tuple(game.actions),
-        game.rate_hz,
-        game.frames_per_decision,
-        tuple(actors),
-        atari=game.spec.family == "atari",
-    )
-
-
 def _display(config: PlayConfig, sessions: list[Session]) -> Display | None:
     """Return the display that ``config`` asks for."""
     if config.record is None and not terminal_shown(config):
         return None
     options = DisplayOptions(str(config.record) if config.record else None, terminal_shown(config))
     return Display(options, scene_of(sessions), words_of(sessions), sessions[0].game.screen_shape)
-
-
-def words_of(sessions: list[Session]) -> int:
-    """Return the words of packed spikes that are shown, at most."""
-    shown = (session.agent for session in sessions)
-    return max((agent.words for agent in shown if isinstance(agent, Agent) and agent.layout), default=0)
 
 
 def _progress(config: PlayConfig, episodes: int | None) -> Progress:

@@ -41,6 +41,7 @@ class Scene:
         frames_per_decision: frames between two decisions.
         actors: the agents, in their order.
         atari: its pixels are wider than high, 4 to 3.
+        notice: what viewers are to be told, '' for nothing.
     """
 
     game: str
@@ -49,6 +50,7 @@ class Scene:
     frames_per_decision: int
     actors: tuple[Actor, ...]
     atari: bool = True
+    notice: str = ""
 
     def save(self, folder: Path, number: int) -> None:
         """Write it as scene ``number`` of ``folder``, whole or not at all."""

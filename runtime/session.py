@@ -19,7 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -34,6 +34,7 @@ STALL_ANSWER_S = 2.0
 """An agent that thinks longer than this about one observation is called stalled."""
 REMEMBERED = 256
 """Decisions kept for comparing agents that see the same game."""
+Made = TypeVar("Made")
 State = Literal["playing", "starting", "stalled", "failed"]
 
 
@@ -239,6 +240,25 @@ class Session:
         """Have the agent's place taken by another one as soon as that is made; this one plays until then."""
         self._opening = opening
 
+    def move(self, game: LiveGame, agent: Policy) -> None:
+        """Go over to another game with another agent, at once; the ones before are closed."""
+        if self._worker is not None:
+            self._worker.close(0.0 if self.state == "stalled" else CLOSE_TIMEOUT_S)
+        self.release()
+        self.game, self.agent, self.state, self.error = game, agent, "playing", None
+        self._worker = AgentThread(agent, self._clock, f"agent {self.name}")
+        self._explored, self.decided, self.forced = {}, {}, None
+        self._pending.clear()
+        self._watched, self._waiting = -1, False
+        self.action, self.newest = neutral(game.spec.actions), None
+
+    def release(self) -> None:
+        """Close the game that it plays and the agent."""
+        if self.leader is None:
+            self.game.close()
+        if (close := getattr(self.agent, "close", None)) is not None:
+            close()
+
     def close(self) -> None:
         """End the agent's thread."""
         if self._worker is not None:
@@ -381,9 +401,9 @@ def neutral(actions: ActionSpace) -> Any:
     return np.clip(np.zeros(actions.shape, np.float32), actions.low, actions.high).astype(np.float32)
 
 
-def in_background(make: Callable[[], Policy]) -> Future[Policy]:
+def in_background(make: Callable[[], Made]) -> Future[Made]:
     """Run ``make`` in a thread of its own, which does not keep the program alive."""
-    future: Future[Policy] = Future()
+    future: Future[Made] = Future()
 
     def work() -> None:
         try:

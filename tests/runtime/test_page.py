@@ -1,0 +1,288 @@
+"""The live page: who may look on, what viewers may send, viewers that never read, and the page in a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from spikestill.common.errors import UserError
+from spikestill.runtime.controls import checked
+from spikestill.runtime.server import allowed, listen, loopback
+from tests.runtime.artefacts import Files
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+client = pytest.importorskip("websockets.sync.client")
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+SCRIPT = """
+import sys
+from pathlib import Path
+from spikestill.configs.play import PlayConfig
+from spikestill.runtime.play import run
+config = PlayConfig(agent="cores,student", core_map=Path(sys.argv[1]), student=Path(sys.argv[2]), view="none",
+    serve=True, port=0, host=sys.argv[4], seconds=float(sys.argv[5]))
+result = run(config, Path(sys.argv[3]))
+"""
+
+
+class Served:
+    """A play that serves its page, in a process of its own."""
+
+    def __init__(self, folder: Path, pong: Files, host: str = "127.0.0.1", seconds: float = 600) -> None:
+        arguments = [str(pong.core_map), str(pong.student), str(folder), host, str(seconds)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stderr is not None
+        found = None
+        while found is None and (line := self.process.stderr.readline()):
+            found = re.search(r"live page: (http://\S+:(\d+)/(\?token=\S+)?)", line)
+        assert found, "no page"
+        self.url, self.port, self.query = found[1], int(found[2]), found[3] or ""
+
+    def get(self, path: str = "/", **headers: str) -> tuple[int, str]:
+        try:
+            with urlopen(
+                Request(f"http://127.0.0.1:{self.port}{path}", headers=headers), timeout=20
+            ) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            return error.code, error.read().decode()
+
+    def watch(self, query: str = "") -> Any:
+        return client.connect(f"ws://127.0.0.1:{self.port}/ws{query}", max_size=2**24)
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, pong: Files) -> Iterator[Served]:
+    made = Served(tmp_path_factory.mktemp("served"), pong)
+    yield made
+    made.stop()
+
+
+def frames(viewer: Any, count: int) -> Iterator[dict[str, Any]]:
+    """Yield the headers of the next frames; lengths must add up."""
+    while count:
+        message = viewer.recv(timeout=20)
+        if isinstance(message, str):
+            continue
+        (size,) = struct.unpack("<I", message[:4])
+        header = json.loads(message[4 : 4 + size])
+        blobs = sum(each["png"] + each.get("cores", 0) for each in header["agents"])
+        assert len(message) == 4 + size + blobs
+        count -= 1
+        yield header
+
+
+def until(viewer: Any, kind: str, **wanted: Any) -> dict[str, Any]:
+    """Return the next text message of a kind that has these values."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        message = viewer.recv(timeout=20)
+        if isinstance(message, str):
+            found = json.loads(message)
+            if found["type"] == kind and all(found.get(key) == value for key, value in wanted.items()):
+                return dict(found)
+    raise AssertionError(f"no {kind} with {wanted}")
+
+
+def test_a_viewer_gets_the_scene_and_every_agents_figures(served: Served) -> None:
+    with served.watch() as viewer:
+        scene = until(viewer, "scene")
+        assert [agent["name"] for agent in scene["agents"]] == ["cores", "student"]
+        assert scene["agents"][0]["cores"]["column"]
+        seen = list(frames(viewer, 40))
+    numbers = [each["agents"][0]["frame"] for each in seen]
+    assert numbers == sorted(numbers)
+    assert any("cores" in each["agents"][0] for each in seen)
+    assert any(len(each["agents"][1].get("scores", [])) == 6 for each in seen)
+    status, text = served.get("/metrics")
+    assert status == 200
+    assert re.search(r'spikestill_decisions_total\{agent="cores"\} \d', text)
+
+
+def test_viewers_pause_step_take_over_and_disturb(served: Served) -> None:
+    with served.watch() as viewer:
+        until(viewer, "controls")
+        viewer.send(json.dumps({"do": "pause", "on": True}))
+        until(viewer, "controls", paused=True)
+        time.sleep(0.5)
+        with served.watch() as late:
+            (held,) = frames(late, 1)
+        with served.watch() as late:
+            assert next(frames(late, 1))["agents"][0]["frame"] == held["agents"][0]["frame"]
+        viewer.send(json.dumps({"do": "step"}))
+        viewer.send(json.dumps({"do": "pause", "on": False}))
+        until(viewer, "controls", paused=False)
+        viewer.send(json.dumps({"do": "perturb", "agent": 0, "kind": "dead_cores", "amount": 0.5}))
+        viewer.send(json.dumps({"do": "perturb", "agent": 1, "kind": "noise", "amount": 0.25}))
+        notes: list[str] = []
+        while notes != ["dead_cores 0.5", "noise 0.25"]:
+            notes = [agent["note"] for agent in until(viewer, "scene")["agents"]]
+        viewer.send(json.dumps({"do": "perturb", "agent": 1, "kind": "flips", "amount": 0.1}))
+        assert (
+            "no cores to damage" in until(viewer, "scene", notice="student has no cores to damage")["notice"]
+        )
+        viewer.send(json.dumps({"do": "agent", "agent": 1, "name": "random"}))
+        while until(viewer, "scene")["agents"][1]["name"] != "random":
+            pass
+        assert all(each["agents"][1]["state"] == 0 for each in frames(viewer, 20))
+
+
+@pytest.mark.parametrize(
+    ("rubbish", "text"),
+    [
+        ("{", "no JSON"),
+        ("[" * 1500, "no JSON"),
+        ('"pause"', "a command is an object"),
+        ('{"do": "pase", "on": true}', "did you mean 'pause'"),
+        ('{"do": "speed", "value": 1e9}', "value is 1000000000.0"),
+        ('{"do": "force", "agent": 7, "action": 0}', "agent is 7"),
+        ('{"do": "agent", "agent": 0, "name": "../etc/passwd"}', "name is '../etc/passwd'"),
+    ],
+)
+def test_rubbish_is_refused_and_nothing_else_happens(served: Served, rubbish: str, text: str) -> None:
+    with served.watch() as viewer:
+        viewer.send(rubbish)
+        assert text.lower() in until(viewer, "refused")["text"].lower()
+        assert list(frames(viewer, 2))
+
+
+def test_a_message_too_long_ends_that_viewer_alone(served: Served) -> None:
+    with served.watch() as good, served.watch() as bad:
+        bad.send("x" * 5_000)
+        with pytest.raises(Exception, match=r"1009|too big|message"):
+            list(frames(bad, 100_000))
+        assert len(list(frames(good, 10))) == 10
+
+
+def test_a_viewer_that_never_reads_slows_nobody(served: Served) -> None:
+    deaf = []
+    for _ in range(3):
+        raw = socket.create_connection(("127.0.0.1", served.port))
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.sendall(
+            f"GET /ws HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+        )
+        deaf.append(raw)
+    with served.watch() as viewer:
+        first, *_, last = frames(viewer, 90)
+    assert last["agents"][0]["frame"] - first["agents"][0]["frame"] < 600
+    for raw in deaf:
+        raw.close()
+
+
+def test_strangers_are_kept_out(served: Served, tmp_path: Path, pong: Files) -> None:
+    assert served.get("/")[0] == 200
+    assert served.get("/", Origin="http://evil.example")[0] == 403
+    assert served.get("/", Host="evil.example")[0] == 403
+    with (
+        pytest.raises(Exception, match="403"),
+        client.connect(f"ws://127.0.0.1:{served.port}/ws", origin="http://evil.example"),
+    ):
+        pass
+    open_ = Served(tmp_path, pong, "0.0.0.0")
+    try:
+        assert open_.query
+        assert (open_.get("/")[0], open_.get("/metrics")[0]) == (403, 403)
+        assert open_.get(f"/{open_.query[:-1]}")[0] == 403
+        assert open_.get(f"/{open_.query}")[0] == 200
+        with open_.watch(open_.query) as viewer:
+            assert until(viewer, "scene")["game"] == "pong"
+    finally:
+        open_.stop()
+
+
+def test_tokens_and_hosts() -> None:
+    here = {"host": "127.0.0.1:8000"}
+    assert allowed("127.0.0.1", "", {**here, "origin": "http://127.0.0.1:8000"}, {})
+    assert not allowed("0.0.0.0", "secret", here, {})
+    assert not allowed("0.0.0.0", "secret", here, {"token": "secrets"})
+    assert allowed("0.0.0.0", "secret", {"host": "board.local:8000"}, {"token": "secret"})
+    assert loopback("::1")
+    assert not loopback("127.0.0.1.evil.example")
+
+
+def test_a_port_in_use_is_told() -> None:
+    taken = listen("127.0.0.1", 0)
+    with pytest.raises(UserError, match=r"cannot serve there .*in use.*another --port"):
+        listen("127.0.0.1", taken.getsockname()[1])
+    taken.close()
+
+
+def test_a_command_keeps_only_what_belongs_to_it() -> None:
+    assert checked({"do": "step", "more": 1}, 1, 6) == {"do": "step"}
+    assert checked({"do": "force", "agent": 0, "action": None}, 1, 6)["action"] is None
+    with pytest.raises(UserError, match="action is True"):
+        checked({"do": "force", "agent": 0, "action": True}, 1, 6)
+    with pytest.raises(UserError, match="value is nan"):
+        checked({"do": "speed", "value": float("nan")}, 1, 6)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
+def test_the_page_in_a_browser_plays_obeys_and_comes_back(tmp_path: Path, pong: Files) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    served = Served(tmp_path, pong)
+    try:
+        with playwright.sync_playwright() as browsers:
+            browser = browsers.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            for width, scheme in ((1400, "light"), (400, "dark")):
+                page = browser.new_context(
+                    viewport={"width": width, "height": 900}, color_scheme=scheme
+                ).new_page()
+                wrong: list[str] = []
+                page.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
+                page.goto(served.url)
+                plays(page)
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+                assert page.locator("article").count() == 2
+                page.get_by_role("button", name="Pause").click()
+                page.wait_for_timeout(1000)
+                before = page.evaluate("window.frames_shown")
+                page.wait_for_timeout(500)
+                assert page.evaluate("window.frames_shown") - before <= 2
+                page.get_by_role("button", name="Step").click()
+                page.keyboard.press("p")
+                plays(page)
+                page.locator("summary").first.click()
+                page.get_by_role("button", name="Take over").first.click()
+                page.keyboard.down("ArrowUp")
+                page.keyboard.up("ArrowUp")
+                page.keyboard.press("Escape")
+                assert "the agents play" in page.locator("#said").inner_text()
+                assert not wrong
+            os.kill(served.process.pid, 15)
+            page.get_by_text("the game has ended").wait_for(timeout=20_000)
+            browser.close()
+    finally:
+        served.stop()
+
+
+def plays(page: Any) -> None:
+    """Return once the page shows new frames."""
+    before = page.evaluate("window.frames_shown")
+    for _ in range(200):
+        if page.evaluate("window.frames_shown") > before + 5:
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError("the page stands still")

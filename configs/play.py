@@ -44,6 +44,8 @@ class PlayConfig(Options):
     """``terminal`` shows the game where standard error is a terminal; ``none`` shows nothing."""
     record: Path | None = None
     """MP4 to write, every frame, or GIF, 12 pictures a second of the first minute; None: no recording."""
+    trace: Path | None = None
+    """HDF5 to write: seed, actions and spikes, for ``spikestill replay`` and ``compare``; None: none."""
     telemetry: Path | None = None
     """JSON lines to write, one a decision of each agent; None: none."""
     max_speed: bool = False
@@ -57,7 +59,15 @@ class PlayConfig(Options):
     restarts: Annotated[int, Range(0, 1000)] = 0
     """Times that an agent that raises, hangs or gives an impossible action is made anew."""
 
-    WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("view", "record", "telemetry", "serve", "host", "port")
+    WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = (
+        "view",
+        "record",
+        "trace",
+        "telemetry",
+        "serve",
+        "host",
+        "port",
+    )
     """Options that change nothing of what is made."""
 
     def _check(self) -> None:
@@ -129,3 +139,37 @@ class ControlEvaluateConfig(EvaluateConfig):
     """Games."""
     epsilon: Share = 0.0
     """Probability of a random action in place of the agent's."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReplayConfig(Options):
+    """A trace played again: the same actions in the same game, the same or another agent asked at every decision."""
+
+    trace: Path
+    """File that ``spikestill play --trace`` wrote."""
+    index: Annotated[int, Range(0, 15)] = 0
+    """Which of its agents, counted from 0."""
+    agent: Annotated[str, Choices(agents.live_agents)] | None = None
+    """Who is asked; None: the agent that played."""
+    teacher: Path | None = None
+    """Teacher file; None: the zoo's for the game."""
+    student: Path | None = None
+    """Student file; None: the zoo's 1-chip student of the game."""
+    core_map: Path | None = None
+    """Core map file; None: the zoo's 1-chip core map of the game."""
+    buffer: Path | None = None
+    """Buffer on whose frames ``fixed`` and ``fixed8`` are calibrated; None: frames that the teacher plays."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompareConfig(Options):
+    """Two traces side by side: where their games, decisions and spikes first differ."""
+
+    trace: Path
+    """File that ``spikestill play --trace`` wrote."""
+    other: Path
+    """Another one."""
+    index: Annotated[int, Range(0, 15)] = 0
+    """Which agent of the first, counted from 0."""
+    other_index: Annotated[int, Range(0, 15)] = 0
+    """Which agent of the other."""

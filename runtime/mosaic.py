@@ -78,7 +78,9 @@ class Mosaic:
         top, left = self._place(0)
         picture, caption = self._inside(parts[self._drawn])
         self.canvas[top : top + TILE_HEIGHT, left - GAP : left + TILE] = BACKGROUND
-        draw_text(self.canvas, top + 12, left, f"the cores of {self._scene.actors[self._drawn].name}", 16)
+        draw_text(
+            self.canvas, top + 12, left, f"{self._scene.actors[self._drawn].name}: the cores at work", 16
+        )
         height, width = picture.shape[:2]
         self.canvas[top + TILE_TOP : top + TILE_TOP + height, left : left + width] = picture
         draw_text(self.canvas, top + TILE_TOP + INNER + 6, left, caption, 13, DIM)

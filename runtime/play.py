@@ -22,6 +22,7 @@ from spikestill.runtime.loop import Pace, play_live
 from spikestill.runtime.page import served
 from spikestill.runtime.session import Session, Tick
 from spikestill.runtime.telemetry import DecisionLog
+from spikestill.runtime.trace import TraceRecorder
 
 VERSION = 1
 
@@ -69,7 +70,7 @@ def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResu
         drawn = config.record is not None or config.serve or terminal_shown(config)
         sessions = make_sessions(config, team, clock, stack, drawn=drawn)
         stop = stack.enter_context(stop_on_signal())
-        summary, failure = _play(config, sessions, clock, stop)
+        summary, failure = _play(config, sessions, clock, stop, provenance)
         interrupted = bool(stop) or failure is not None
     summary["interrupted"] = interrupted
     artefact = Path(run_dir) / PLAY
@@ -81,7 +82,7 @@ def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResu
 
 
 def _play(
-    config: PlayConfig, sessions: list[Session], clock: Clock, stop: StopRequest
+    config: PlayConfig, sessions: list[Session], clock: Clock, stop: StopRequest, provenance: Provenance
 ) -> tuple[dict[str, Any], UserError | None]:
     """Play until enough seconds or games are over or a stop is asked for; return the scores, and what ended it early.
 
@@ -106,6 +107,11 @@ def _play(
             bar = None
             if not terminal_shown(config) and not endless:
                 bar = stack.enter_context(_progress(config, episodes))
+            trace = None
+            if config.trace:
+                trace = TraceRecorder(config.trace, config.environment, config.seed, provenance)
+                # Written whatever ends the play: what was played is there to be played again.
+                stack.callback(trace.write, sessions)
             stack.enter_context(steady_interpreter())
             loop = play_live(sessions, clock, pace)
             stack.enter_context(contextlib.closing(loop))
@@ -122,6 +128,8 @@ def _play(
                     display.offer(sessions, ticks)
                 if log:
                     log.add(sessions, ticks)
+                if trace:
+                    trace.add(sessions, ticks)
                 for score, tick in zip(scores, ticks, strict=True):
                     score.see(tick)
                 if bar and (ticks[0].over or ticks[0].frame % game.rate_hz < 1):

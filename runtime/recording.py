@@ -155,7 +155,7 @@ class GifWriter:
             picture = picture.resize(self._shape, Image.Resampling.BOX)
         if not self._pictures:
             self._pictures.append(
-                picture.quantize(GIF_COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+                picture.quantize(GIF_COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
             )
         else:
             self._pictures.append(picture.quantize(palette=self._pictures[0], dither=Image.Dither.NONE))

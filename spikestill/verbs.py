@@ -240,6 +240,26 @@ VERBS: dict[str, Verb] = {
             choose="spikestill.verbs:by_environment",
         ),
         Verb(
+            name="replay",
+            summary="play a recorded trace again, on any backend, and say where it differs",
+            example="spikestill replay game.h5 --agent student\n"
+            "    plays game.h5, of `spikestill play --trace game.h5`, and compares scores and spikes bit for bit",
+            config="spikestill.configs.play:ReplayConfig",
+            function="spikestill.runtime.replay:run",
+            positional="trace",
+            writes=False,
+        ),
+        Verb(
+            name="compare",
+            summary="say where two recorded traces first differ",
+            example="spikestill compare one.h5 --other two.h5\n"
+            "    frame by frame, decision by decision, spike by spike",
+            config="spikestill.configs.play:CompareConfig",
+            function="spikestill.runtime.replay:compare",
+            positional="trace",
+            writes=False,
+        ),
+        Verb(
             name="run",
             summary="run a whole pipeline from one recipe, skipping what is up to date",
             example="spikestill run --config demo\n"

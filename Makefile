@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet 'pip>=23'
 	$(BIN)/python -m pip install -c constraints.txt torch
-	$(BIN)/python -m pip install -c constraints.txt --editable '.[train,video,lava,onnx,control,sweep,dev]'
+	$(BIN)/python -m pip install -c constraints.txt --editable '.[train,video,lava,onnx,control,sweep,serve,dev]'
 	$(BIN)/python -m pip install -c constraints.txt --no-deps --ignore-requires-python lava-nc neurobench snntorch cleanrl \
 		dm_control
 	@touch $@

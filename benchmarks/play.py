@@ -40,7 +40,13 @@ def measure(agent: str, options: argparse.Namespace) -> dict[str, Any]:
             record=Path(folder) / "game.mp4" if options.record else None,
         )
         summary = run(config, Path(folder)).summary
-    return {**{key: summary[key] for key in KEYS}, "load_before": round(load, 2)}
+    found = {**{key: summary[key] for key in KEYS}, "load_before": round(load, 2)}
+    if len(summary["agents"]) > 1:
+        found["agents"] = [
+            {key: told[key] for key in ("agent", "decisions", "misses", "latency_ms", "jitter_ms", "state")}
+            for told in summary["agents"]
+        ]
+    return found
 
 
 def main() -> None:
@@ -48,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=float, default=10.0, help="minutes for each agent")
+    parser.add_argument("--minutes", type=float, default=10.0, help="minutes for each agent or group")
     parser.add_argument("--agents", nargs="+", default=["cores", "lava", "teacher", "fp16"])
     parser.add_argument("--game", default="pong")
     parser.add_argument("--frame_skip", type=int, default=4)
@@ -62,8 +68,11 @@ def main() -> None:
         "frame_skip": options.frame_skip,
         "minutes": options.minutes,
     }
+    suffix = "" if options.frame_skip == 4 else f"-skip{options.frame_skip}"
     for agent in options.agents:
-        finish(f"play-{agent}", {**figures, "agent": agent, **measure(agent, options)})
+        finish(
+            f"play-{agent.replace(',', '+')}{suffix}", {**figures, "agent": agent, **measure(agent, options)}
+        )
 
 
 if __name__ == "__main__":

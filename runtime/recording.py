@@ -13,9 +13,20 @@ import numpy.typing as npt
 from spikestill.common.atari import FRAME_RATE_HZ
 from spikestill.common.atomic import atomic_path
 from spikestill.common.errors import UserError
-from spikestill.runtime.panel import HEIGHT, WIDTH
+from spikestill.runtime.panel import (
+    ALARM,
+    BACKGROUND,
+    BAR,
+    CHOSEN,
+    DIM,
+    FAINT,
+    HEIGHT,
+    TEXT,
+    WIDTH,
+    heat_palette,
+)
 
-GIF_RATE_HZ, GIF_SECONDS, GIF_WIDTH, GIF_COLOURS = 12.0, 60.0, 960, 64
+GIF_RATE_HZ, GIF_SECONDS, GIF_WIDTH, GIF_COLOURS = 12.0, 60.0, 960, 128
 # In order of preference, with options that encode faster than 60 frames/s on half a core.
 CODECS: tuple[tuple[str, dict[str, str]], ...] = (
     ("libx264", {"preset": "superfast", "crf": "20"}),
@@ -120,6 +131,18 @@ class VideoWriter:
             raise OSError(error.errno, error.strerror) from error
 
 
+def palette_of(picture: Any) -> Any:
+    """Return the palette of a GIF as a picture: what the panels are drawn with, and the commonest colours of one."""
+    from PIL import Image
+
+    inks = np.concatenate([[BACKGROUND, FAINT, BAR, CHOSEN, TEXT, DIM, ALARM], heat_palette()[::12]])
+    colours, count = np.unique(np.asarray(picture).reshape(-1, 3), axis=0, return_counts=True)
+    common = colours[np.argsort(-count)][: GIF_COLOURS - len(inks)]
+    made = Image.new("P", (1, 1))
+    made.putpalette(np.concatenate([inks, common]).astype(np.uint8).tobytes())
+    return made
+
+
 class GifWriter:
     """Writes a GIF of about 12 pictures a second, as large as :data:`GIF_WIDTH`, with the colours of its first picture.
 
@@ -133,6 +156,7 @@ class GifWriter:
         self._shape = (min(GIF_WIDTH, size[1]), round(size[0] * min(GIF_WIDTH, size[1]) / size[1]))
         self._rate_hz, self._every = rate_hz, max(1, round(rate_hz / GIF_RATE_HZ))
         self._pictures: list[Any] = []
+        self._palette: Any = None
 
     def __enter__(self) -> GifWriter:
         # A place that cannot be written is told at once, not after the game.
@@ -153,12 +177,9 @@ class GifWriter:
         picture = Image.fromarray(picture_HW3)
         if picture.size != self._shape:
             picture = picture.resize(self._shape, Image.Resampling.BOX)
-        if not self._pictures:
-            self._pictures.append(
-                picture.quantize(GIF_COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-            )
-        else:
-            self._pictures.append(picture.quantize(palette=self._pictures[0], dither=Image.Dither.NONE))
+        if self._palette is None:
+            self._palette = palette_of(picture)
+        self._pictures.append(picture.quantize(palette=self._palette, dither=Image.Dither.NONE))
         self.frames = len(self._pictures)
 
     def __exit__(

@@ -100,9 +100,13 @@ def test_every_verb_explains_itself_without_its_stage(name: str, capsys: pytest.
 def test_printed_config_gives_the_same_config_back(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    required = {"export": ["nir"], "import": ["agent.zip", "--game", "pong"], "sweep": ["table2"]}.get(
-        name, []
-    )
+    required = {
+        "export": ["nir"],
+        "import": ["agent.zip", "--game", "pong"],
+        "sweep": ["table2"],
+        "replay": ["t.h5"],
+        "compare": ["t.h5", "--other", "o.h5"],
+    }.get(name, [])
     assert cli.main([name, *required, "--print_config"]) == 0
     printed = capsys.readouterr().out
     recipe = tmp_path / "recipe.yaml"
@@ -110,7 +114,8 @@ def test_printed_config_gives_the_same_config_back(
     assert cli.main([name, "--config", str(recipe), "--print_config"]) == 0
     assert capsys.readouterr().out == printed
     given = {
-        "export": {"to": "nir"}, "import": {"path": Path("agent.zip"), "game": "pong"}, "sweep": {"recipe": "table2"}
+        "export": {"to": "nir"}, "import": {"path": Path("agent.zip"), "game": "pong"}, "sweep": {"recipe": "table2"},
+        "replay": {"trace": Path("t.h5")}, "compare": {"trace": Path("t.h5"), "other": Path("o.h5")},
     }.get(name, {})  # fmt: skip
     defaults = VERBS[name].config_class()(**given)
     assert loading.build(VERBS[name].config_class(), yaml.safe_load(printed)) == defaults

@@ -1,8 +1,7 @@
 """The agents' mathematics for one element, each written once: every operation's result is rounded to the format.
 
 The host compiles these functions into loops over fp32 or fp64 numbers (``kernels.py``), with ``rounded`` as
-``number_format.py`` defines it. A device with the format in hardware runs the same functions on whole tensors
-(``device_operations.py``), where the hardware rounds.
+``number_format.py`` defines it.
 
 Notation: u before tanh, a = tanh u, n noise ~ N(0, 1); g gradients of the scaled loss; q the format.
 Source: Björck 2021 (the six methods, appendix B and C), Haarnoja 2018 (SAC), Kingma 2015 (Adam).

@@ -21,9 +21,12 @@ def check_archive(path: Path, content: bytes) -> None:
     Raises:
         UserError: an entry is damaged, encrypted or there twice, or the whole unpacks to more than its size allows.
     """
-    if not zipfile.is_zipfile(io.BytesIO(content)):
-        return
     remedy = "copy it or save it again"
+    try:
+        if not zipfile.is_zipfile(io.BytesIO(content)):
+            return
+    except zipfile.BadZipFile as error:
+        raise UserError(f"{path}: a damaged archive: {error}", remedy) from error
     most = ARCHIVE_FACTOR * len(content) + ARCHIVE_EXTRA
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:

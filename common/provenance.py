@@ -160,6 +160,10 @@ class Provenance:
             ValueError: ``text`` is not such a record.
         """
         try:
-            return Provenance(**json.loads(text))
+            fields = json.loads(text)
+            unknown = sorted(set(fields) - {field.name for field in dataclasses.fields(Provenance)})
+            if unknown:
+                raise ValueError(f"not a provenance record: it has an unknown field {unknown[0]!r}")
+            return Provenance(**fields)
         except (TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"not a provenance record: {error}") from error

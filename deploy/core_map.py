@@ -350,6 +350,9 @@ def _spec_fields(spec: HardwareSpec) -> dict[str, Any]:
 
 
 def _read_spec(fields: Mapping[str, Any]) -> HardwareSpec:
+    unknown = sorted(set(fields) - {field.name for field in dataclasses.fields(HardwareSpec)})
+    if unknown:
+        raise ValueError(f"its hardware has an unknown field {unknown[0]!r}")
     spec = HardwareSpec(**fields)
     for name, value in fields.items():
         if name == "name" or (name == "max_offset" and value is None):

@@ -150,6 +150,25 @@ def test_damaged_archives_are_refused_before_pytorch_reads_them(tmp_path):
         import_agent(ImportConfig(path=tmp_path / "agent.pth", game="pong"), tmp_path / "run")
 
 
+def test_an_archive_that_says_it_spans_disks_is_refused():
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("policy.pth", b"content")
+    # A locator of a 64-bit directory on the third of three disks, right before the end of the directory.
+    whole = out.getvalue()
+    end = whole.rindex(b"PK\x05\x06")
+    locator = struct.pack("<4sLQL", b"PK\x06\x07", 2, 0, 3)
+    with pytest.raises(UserError, match=r"agent\.zip: a damaged archive: zipfiles that span multiple disks"):
+        check_archive(Path("agent.zip"), whole[:end] + locator + whole[end:])
+
+
+@pytest.mark.parametrize("name", ["versionz", "é"])
+def test_an_unknown_field_of_a_provenance_is_named(name):
+    text = json.dumps(dataclasses.asdict(Provenance.of({}, 0)) | {name: 1})
+    with pytest.raises(ValueError, match=f"not a provenance record: it has an unknown field '{name}'"):
+        Provenance.from_json(text)
+
+
 def test_an_archive_that_unpacks_to_gigabytes_is_refused_by_its_sizes(tmp_path):
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("policy.pth", "w") as file:

@@ -210,7 +210,9 @@ def main() -> None:
             teacher=options.teacher,
         )
         training = Distillation(
-            config, BufferSource(reader, config.validation), read_teacher(hinting_teacher(config, reader))[0]
+            config,
+            BufferSource([reader], config.validation),
+            read_teacher(hinting_teacher(config, reader))[0],
         )
         a, b = (torch.randn(PRODUCT_SIDE, PRODUCT_SIDE).to(training.format.body) for _ in range(2))
 

@@ -17,6 +17,9 @@ class DistillConfig(Options):
 
     buffer: Path = Path("buffer.h5")
     """The HDF5 buffer that ``record`` wrote."""
+    also: tuple[Path, ...] = ()
+    """Further buffers, merged with it and shuffled. Where they are of other games, the student plays all of them by one
+    head of the console's 18 actions (McKinstry 2018, Figure 4); then ``--hint_weight 0`` is wanted."""
     initial: Path | None = None
     """Checkpoint of another training, ``distill-checkpoint.safetensors``, whose network to go on from, with another
     buffer, say; None: random weights."""
@@ -115,6 +118,10 @@ class DistillConfig(Options):
                 f"ghost_batches {self.ghost_batches} of batch_size {self.batch_size}: equal shares of two or "
                 "more frames wanted",
                 "give a --ghost_batches that divides --batch_size and is at most its half",
+            )
+        if self.also and self.stream:
+            raise UserError(
+                "also with stream: a stream has no buffers", "leave one of --also and --stream out"
             )
         if not self.stream:
             return

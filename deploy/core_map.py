@@ -29,13 +29,16 @@ import numpy.typing as npt
 from spikestill.common.atomic import write_bytes
 from spikestill.common.errors import MALFORMED, UserError
 from spikestill.common.hdf5 import Hdf5File
+from spikestill.common.legal import LegalActions, check_legal, legal_of_plain, legal_to_plain
 from spikestill.common.limits import CORE_MAP_EXTRA, CORE_MAP_FACTOR
 from spikestill.common.provenance import Provenance, check_content, content_sha256, file_sha256
 from spikestill.configs.hardware import HardwareSpec
 from spikestill.student.integer_net import IntegerLayer, check_input_shape, pack_ternary, unpack_ternary
 
 SCHEMA = "spikestill.core_map"
-VERSION = 1
+VERSION = 2
+SINGLE_GAME_VERSION = 1
+"""The last version that knew one game only; a map of one game is written so."""
 NONE = -1
 """Marks a neuron that is not used (feature) or drives no axon (destination core)."""
 WORD_BITS = 64
@@ -54,7 +57,7 @@ class CoreMap:
         layer_tick_L: int32 (L,), the tick in which a layer's spikes of a frame that enters in tick 0 fire.
         actions: A, the number of actions.
         input_shape: (C, H, W) of the uint8 stack.
-        game: the game in snake case, '' if none.
+        game: the game in snake case, several joined by ``+``, '' if none.
         crossbar_XNW: uint64 (X, N, W), bit a % 64 of word a // 64 is 1 where axon a meets the neuron.
         weight_Y: int16 (Y,), every neuron's weight for each axon type.
         core_crossbar_C: int32 (C,), index of the core's crossbar.
@@ -77,6 +80,7 @@ class CoreMap:
         output_neuron_V: int16 (V,), its index in the core.
         output_action_V: int16 (V,), the action that it votes for (its feature modulo A).
         provenance: where the map comes from.
+        legal: which of the actions each game takes, where there are several games; () for one.
     """
 
     spec: HardwareSpec
@@ -110,8 +114,10 @@ class CoreMap:
     output_neuron_V: npt.NDArray[np.int16]
     output_action_V: npt.NDArray[np.int16]
     provenance: Provenance
+    legal: tuple[LegalActions, ...] = ()
 
     def __post_init__(self) -> None:
+        check_legal(self.legal, self.game, self.actions)
         if not len(self.layer_shape_L3):
             raise ValueError("it has no layer")
         sizes = self._sizes()
@@ -244,6 +250,7 @@ def save(core_map: CoreMap, path: Path) -> None:
         {
             "actions": core_map.actions,
             "game": core_map.game,
+            **({"games": legal_to_plain(core_map.legal)} if core_map.legal else {}),
             "input_shape": list(core_map.input_shape),
             "spec": _spec_fields(core_map.spec),
             "sizes": core_map._sizes(),
@@ -260,7 +267,7 @@ def save(core_map: CoreMap, path: Path) -> None:
     content = io.BytesIO()
     with h5py.File(content, "w") as file:
         file.attrs["schema"] = SCHEMA
-        file.attrs["version"] = VERSION
+        file.attrs["version"] = VERSION if core_map.legal else SINGLE_GAME_VERSION
         file.attrs["description"] = description
         file.attrs["provenance"] = provenance
         file.attrs["sha256"] = content_sha256((description, provenance), arrays)
@@ -338,6 +345,7 @@ def _read(file: Hdf5File, path: Path) -> CoreMap:
         actions=int(description["actions"]),
         input_shape=tuple(map(int, description["input_shape"])),  # type: ignore[arg-type]
         game=str(description["game"]),
+        legal=legal_of_plain(description.get("games")),
         provenance=Provenance.from_json(attributes["provenance"]),
         **arrays,
     )

@@ -33,6 +33,7 @@ def _deviations(core_map: CoreMap, net: IntegerNet) -> Iterator[str]:
     layers = [list(shape) for shape in shapes]
     for what, found, wanted in (
         ("input", core_map.input_shape, net.input_shape), ("game", core_map.game, net.game),
+        ("legal actions", core_map.legal, net.legal),
         ("actions", core_map.actions, net.actions), ("layers", core_map.layer_shape_L3.tolist(), layers),
     ):  # fmt: skip
         if found != wanted:

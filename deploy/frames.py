@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.errors import UserError
+from spikestill.common.legal import TOGETHER
 from spikestill.student.integer_net import STACK_SHAPE
 
 CHUNK = 64
@@ -58,7 +59,7 @@ class Frames:
 
         self.source = "buffer"
         self._reader = BufferReader(buffer, memory=0)
-        if self._reader.game != game:
+        if self._reader.game not in game.split(TOGETHER):
             self._reader.close()
             raise UserError(
                 f"{buffer}: frames of {self._reader.game}, {reader} plays {game}",

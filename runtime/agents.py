@@ -19,6 +19,7 @@ from spikestill.common.agents import AgentEntry, agent
 from spikestill.common.artefacts import TEACHER
 from spikestill.common.environment import ActionSpace, Discrete, EnvironmentSpec, Field
 from spikestill.common.errors import UserError
+from spikestill.common.legal import actions_in, own_scores
 from spikestill.common.policy import Decision, Observations, Policy
 from spikestill.common.spikes import SpikeTrace
 from spikestill.common.zoo import zoo_path
@@ -44,6 +45,7 @@ class VotingPolicy:
 
     Args:
         decide: gives a stack's votes (A,) and, where there are any, its spikes.
+        legal: which of the actions are the game's own, in its order; None: all are.
         close: releases what it holds.
         layout: what draws its inside needs to know.
     """
@@ -53,8 +55,9 @@ class VotingPolicy:
         decide: Callable[[npt.NDArray[np.uint8]], tuple[npt.NDArray[np.int64], SpikeTrace | None]],
         close: Callable[[], None] = lambda: None,
         layout: Mapping[str, npt.NDArray[Any]] | None = None,
+        legal: tuple[int, ...] | None = None,
     ) -> None:
-        self._decide, self.close, self.layout = decide, close, dict(layout or {})
+        self._decide, self.close, self.layout, self._legal = decide, close, dict(layout or {}), legal
 
     def act(self, observations: Observations) -> Decision:
         """Count the votes for each stack; see :class:`spikestill.common.policy.Policy`."""
@@ -66,7 +69,7 @@ class VotingPolicy:
             if len(traces) > 1:
                 packed_BW = np.concatenate([each.packed_BW for each in traces])
             trace = SpikeTrace(packed_BW, traces[0].layout)
-        return Decision.best(np.stack([votes_A for votes_A, _ in found]), trace)
+        return Decision.best(own_scores(np.stack([votes_A for votes_A, _ in found]), self._legal), trace)
 
 
 class OneThread:
@@ -111,11 +114,11 @@ def make_cores(files: Mapping[str, Path], environment: EnvironmentSpec) -> Polic
     core_map = load_valid(path)
     check_not_stale(path, core_map.provenance, files.get("student"))
     _check(path, core_map, environment)
-    return cores_policy(core_map)
+    return cores_policy(core_map, environment.name)
 
 
-def cores_policy(core_map: CoreMap) -> VotingPolicy:
-    """Return a core map, sound or damaged, on the core simulator."""
+def cores_policy(core_map: CoreMap, game: str) -> VotingPolicy:
+    """Return a core map, sound or damaged, on the core simulator, playing ``game``."""
     from spikestill.deploy.simulator import CoreSimulator
     from spikestill.runtime.activity import core_grid
 
@@ -123,6 +126,7 @@ def cores_policy(core_map: CoreMap) -> VotingPolicy:
     return VotingPolicy(
         lambda stack_CHW: (simulator.votes(stack_CHW), simulator.trace()),
         layout=core_grid(core_map, simulator.layout),
+        legal=actions_in(core_map.legal, game),
     )
 
 
@@ -130,15 +134,18 @@ def make_lava(files: Mapping[str, Path], environment: EnvironmentSpec) -> Policy
     """Return the student as one fused Lava process."""
     from spikestill.deploy.lava.fused import FusedLava
 
-    backend = FusedLava(_student(files["student"], environment))
-    return VotingPolicy(lambda stack_CHW: (backend.votes(stack_CHW), None), backend.close)
+    net = _student(files["student"], environment)
+    backend = FusedLava(net)
+    legal = actions_in(net.legal, environment.name)
+    return VotingPolicy(lambda stack_CHW: (backend.votes(stack_CHW), None), backend.close, legal=legal)
 
 
 def make_student(files: Mapping[str, Path], environment: EnvironmentSpec) -> Policy:
     """Return the student on the packed kernel."""
     from spikestill.deploy.packed_kernel import PackedNet
 
-    return VotingPolicy(PackedNet(_student(files["student"], environment)).traced)
+    net = _student(files["student"], environment)
+    return VotingPolicy(PackedNet(net).traced, legal=actions_in(net.legal, environment.name))
 
 
 def make_teacher(
@@ -176,7 +183,7 @@ def _student(path: Path, environment: EnvironmentSpec) -> IntegerNet:
 
 def _check(path: Path, made: IntegerNet | CoreMap, environment: EnvironmentSpec) -> None:
     check_file_game(
-        path, made.game, made.actions, environment.name, actions_of(environment), made.input_shape
+        path, made.game, made.actions, environment.name, actions_of(environment), made.input_shape, made.legal
     )
 
 

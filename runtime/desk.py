@@ -105,7 +105,10 @@ class Desk:
             # One kind of damage at a time: the map is read anew.
             done = {name: value for name, value in done.items() if name not in BODY or name == kind}
             self._replace(
-                index, session.name, done, functools.partial(_damaged, agent, kind, amount, self._seed)
+                index,
+                session.name,
+                done,
+                functools.partial(_damaged, agent, session.game.spec.name, kind, amount, self._seed),
             )
             return
         if kind == "sticky":
@@ -127,10 +130,10 @@ def _all(
     return observations
 
 
-def _damaged(agent: Agent, kind: str, amount: float, seed: int) -> Agent:
+def _damaged(agent: Agent, game: str, kind: str, amount: float, seed: int) -> Agent:
     """Return the agent on cores, with damage; warm."""
     assert agent.path is not None
-    policy = cores_policy(load_damaged(agent.path, kind, amount, seed))
+    policy = cores_policy(load_damaged(agent.path, kind, amount, seed), game)
     policy.act({"stack": np.zeros((1, 4, 84, 84), np.uint8)})
     decision = policy.act({"stack": np.zeros((1, 4, 84, 84), np.uint8)})
     words = 0 if decision.trace is None else decision.trace.packed_BW.shape[1]

@@ -40,7 +40,7 @@ from spikestill.student.architectures import architecture, centred
 from spikestill.student.game_check import check_file_game
 from spikestill.student.hints import Hints, hinted_layers
 from spikestill.student.layer_log import LayerActivity, activity
-from spikestill.student.losses import distillation_loss, student_outputs
+from spikestill.student.losses import distillation_loss, legal_scores, student_outputs
 from spikestill.student.network import StudentNetwork
 from spikestill.student.sources import BufferSource, Drawn, Source
 from spikestill.student.stream import TeacherStream
@@ -60,7 +60,7 @@ HINT_BATCHES = 40
 # rate then follows the new length from there on. A training that diverged goes on with other step sizes.
 # ``precision`` is compared as what it stands for, files by content.
 FREE_OPTIONS = (
-    *DistillConfig.WITHOUT_EFFECT, "buffer", "teacher", "steps", "initial", "precision",
+    *DistillConfig.WITHOUT_EFFECT, "buffer", "also", "teacher", "steps", "initial", "precision",
     "learning_rate", "learning_rate_final", "norm_learning_rate", "hint_learning_rate",
 )  # fmt: skip
 LOWER_RATE = "lower --learning_rate, then go on from the last checkpoint with --resume"
@@ -115,6 +115,7 @@ class Distillation:
             seed=config.seed,
             dtype=self.format.body,
             game=source.game,
+            legal=source.legal,
         ).to(self.device)
         layers = self.network.ternary_layers()
         norms = [*(layer.gamma for layer in layers), *(layer.beta for layer in layers)]
@@ -137,6 +138,7 @@ class Distillation:
         self.shares = config.ghost_batches or next(divisors)
         self.pool: ThreadPoolExecutor | None = None
         self.parents: dict[str, str] = {} if config.stream else {"buffer": file_sha256(config.buffer)}
+        self.parents |= {f"buffer{index + 2}": file_sha256(path) for index, path in enumerate(config.also)}
         if config.initial is not None and checkpoint is None:
             with restoring(config.initial, "give another checkpoint, or leave --initial out"):
                 self._begin_with(config.initial)
@@ -226,7 +228,7 @@ class Distillation:
             whole = loss + self.config.hint_weight * hint
             leaves += self.hints.parameters
         gradients = torch.autograd.grad(whole * factor, leaves)
-        agree = (rates.argmax(dim=1) == q_part.argmax(dim=1)).float().mean()
+        agree = (legal_scores(rates, q_part).argmax(dim=1) == q_part.argmax(dim=1)).float().mean()
         return gradients, statistics, loss.detach(), agree, means, whole.detach()
 
     def _loss(self, rates: Tensor, q: Tensor) -> Tensor:
@@ -324,11 +326,14 @@ class Distillation:
         rates = votes.cpu().float() / self.network.voters()
         loss = self._loss(rates, q)
         best = q.max(dim=1).values
-        regret = best - q.gather(1, votes.cpu().argmax(dim=1)[:, None])[:, 0]
+        chosen = legal_scores(rates, q).argmax(dim=1)
+        regret = best - q.gather(1, chosen[:, None])[:, 0]
+        legal = q != -torch.inf
+        mean = q.masked_fill(~legal, 0.0).sum(dim=1) / legal.sum(dim=1)
         return {
-            "agreement": float((votes.cpu().argmax(dim=1) == q.argmax(dim=1)).float().mean()),
+            "agreement": float((chosen == q.argmax(dim=1)).float().mean()),
             "loss": float(loss),
-            "regret": float(regret.mean() / (best - q.mean(dim=1)).mean().clamp_min(1e-12)),
+            "regret": float(regret.mean() / (best - mean).mean().clamp_min(1e-12)),
         }
 
     def activity(self) -> list[LayerActivity]:
@@ -377,7 +382,9 @@ class Distillation:
         tensors, counters, parents = read_checkpoint(
             path, SCHEMA, plain(self.config), plain(DistillConfig()), FREE_OPTIONS, self.format.name
         )
-        if parents.get("buffer") != self.parents.get("buffer"):
+        buffers = [{role: value for role, value in each.items() if role.startswith("buffer")}
+                   for each in (parents, self.parents)]  # fmt: skip
+        if buffers[0] != buffers[1]:
             raise UserError(
                 f"{path}: was trained on another buffer than {self.config.buffer}",
                 "give that buffer, or start again in another --run_dir",
@@ -446,9 +453,16 @@ def opened(config: DistillConfig) -> Iterator[tuple[Source, Path | None]]:
         UserError: the buffer or the teacher cannot be read, or they do not belong together.
     """
     if not config.stream:
-        with BufferReader(config.buffer) as reader:
-            hinting = hinting_teacher(config, reader) if config.hint_weight else None
-            yield BufferSource(reader, config.validation), hinting
+        with contextlib.ExitStack() as stack:
+            readers = [stack.enter_context(BufferReader(path)) for path in (config.buffer, *config.also)]
+            games = sorted({reader.game for reader in readers})
+            if config.hint_weight and len(games) > 1:
+                raise UserError(
+                    f"hint_weight {config.hint_weight:g} with buffers of {', '.join(games)}: hints are of one teacher",
+                    "train without them: --hint_weight 0",
+                )
+            hinting = hinting_teacher(config, readers[0]) if config.hint_weight else None
+            yield BufferSource(readers, config.validation), hinting
         return
     path = teacher_file(config, config.stream_game)
     policy = load_teacher(path)

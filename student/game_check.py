@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from spikestill.common.errors import UserError
+from spikestill.common.legal import LegalActions, actions_in
 from spikestill.student.integer_net import STACK_SHAPE
 
 
@@ -15,6 +17,7 @@ def check_file_game(
     game: str,
     actions: int,
     file_shape: tuple[int, ...] = STACK_SHAPE,
+    legal: Sequence[LegalActions] = (),
 ) -> None:
     """Check that a file made for ``file_game`` ('': any) with ``file_actions`` can play ``game``.
 
@@ -22,11 +25,20 @@ def check_file_game(
         path: the file, for the error.
         file_game, file_actions: what it was made for.
         game, actions: what it is to play.
+        legal: which of its actions each of its games takes, where it was made for several.
         file_shape: (C, H, W) that its network reads; the games give (4, 84, 84).
 
     Raises:
         UserError: it cannot.
     """
+    own = actions_in(legal, game)
+    if legal and own is None:
+        names = ", ".join(each.game for each in legal)
+        raise UserError(
+            f"{path} plays {names}, the game is {game}", f"give a file for {game}, or one of its games"
+        )
+    if own is not None:
+        file_game, file_actions = game, len(own)
     if file_game not in ("", game) or file_actions != actions:
         raise UserError(
             f"{path} is for {file_game or 'a game'} with {file_actions} actions, "

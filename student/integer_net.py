@@ -24,11 +24,14 @@ import numpy.typing as npt
 from spikestill.common.atari import STACK
 from spikestill.common.atomic import write_bytes
 from spikestill.common.errors import MALFORMED, UserError
+from spikestill.common.legal import LegalActions, check_legal, legal_of_plain, legal_to_plain
 from spikestill.common.limits import NET_VALUES, regular_file
 from spikestill.common.provenance import Provenance, check_content, content_sha256, warn_unchecked
 
 SCHEMA = "spikestill.student"
-VERSION = 2
+VERSION = 3
+SINGLE_GAME_VERSION = 2
+"""The last version that knew one game only."""
 STACK_SHAPE = (STACK.shape[0], STACK.shape[1], STACK.shape[2])
 MAX_PIXEL = 255
 MAX_SIDE = 4096
@@ -126,15 +129,18 @@ class IntegerNet:
         layers: at least one; the first is the transduction layer.
         actions: A, the number of actions, 1..features of the last layer.
         input_shape: (C, H, W) of the uint8 input, oldest frame first.
-        game: the game in snake case, '' where there is none.
+        game: the game in snake case, several joined by ``+``, '' where there is none.
+        legal: which of the actions each game takes, where there are several games; () for one.
     """
 
     layers: tuple[IntegerLayer, ...]
     actions: int
     input_shape: tuple[int, int, int] = STACK_SHAPE
     game: str = ""
+    legal: tuple[LegalActions, ...] = ()
 
     def __post_init__(self) -> None:
+        check_legal(self.legal, self.game, self.actions)
         if not self.layers:
             raise ValueError("an integer net needs at least one layer")
         check_input_shape(self.input_shape)
@@ -307,10 +313,13 @@ def save(net: IntegerNet, path: Path, provenance: Provenance) -> None:
         "input_shape": list(net.input_shape),
         "game": net.game,
     }
+    if net.legal:
+        description["games"] = legal_to_plain(net.legal)
     texts = json.dumps(description), provenance.to_json()
     metadata = {
         "schema": SCHEMA,
-        "version": str(VERSION),
+        # What has one game is written as before, for programs that know no others.
+        "version": str(VERSION if net.legal else SINGLE_GAME_VERSION),
         "net": texts[0],
         "provenance": texts[1],
         "sha256": content_sha256(texts, tensors),
@@ -351,6 +360,7 @@ def load(path: Path) -> tuple[IntegerNet, Provenance]:
                 actions=int(description["actions"]),
                 input_shape=tuple(map(int, description["input_shape"])),  # type: ignore[arg-type]
                 game=str(description["game"]),
+                legal=legal_of_plain(description.get("games")),
             )
             return net, Provenance.from_json(metadata["provenance"])
     except UserError:

@@ -9,9 +9,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+ILLEGAL = -1e9
+
 
 def kl(logits_BA: Tensor, q_BA: Tensor, temperature: float) -> Tensor:
-    """Return sum_a p ln(p / softmax(logits)) with p = softmax(q / temperature), mean over B."""
+    """Return sum_a p ln(p / softmax(logits)) with p = softmax(q / temperature), mean over B.
+
+    Actions that are not the game's have q = -inf: they are no part of either softmax.
+    """
+    illegal = q_BA == -torch.inf
+    if illegal.any():
+        logits = torch.log_softmax(logits_BA.masked_fill(illegal, ILLEGAL), dim=1)
+        target = torch.log_softmax((q_BA / temperature).masked_fill(illegal, ILLEGAL), dim=1)
+        return (target.exp() * (target - logits)).masked_fill(illegal, 0.0).sum(dim=1).mean()
     return F.kl_div(
         torch.log_softmax(logits_BA, dim=1),
         torch.log_softmax(q_BA / temperature, dim=1),
@@ -21,13 +31,20 @@ def kl(logits_BA: Tensor, q_BA: Tensor, temperature: float) -> Tensor:
 
 
 def nll(logits_BA: Tensor, q_BA: Tensor) -> Tensor:
-    """Return -ln softmax(logits) at the teacher's best action, mean over B."""
-    return F.cross_entropy(logits_BA, q_BA.argmax(dim=1))
+    """Return -ln softmax(logits) at the teacher's best action, mean over B; q = -inf: not one of the game's."""
+    return F.cross_entropy(legal_scores(logits_BA, q_BA), q_BA.argmax(dim=1))
 
 
 def mse(logits_BA: Tensor, q_BA: Tensor) -> Tensor:
-    """Return the squared error between logits and Q-values, mean over B and A."""
-    return F.mse_loss(logits_BA, q_BA)
+    """Return the squared error between logits and Q-values, mean over B and those actions that are the game's."""
+    legal = q_BA != -torch.inf
+    return F.mse_loss(logits_BA[legal], q_BA[legal]) if not legal.all() else F.mse_loss(logits_BA, q_BA)
+
+
+def legal_scores(scores_BA: Tensor, q_BA: Tensor) -> Tensor:
+    """Return scores with a value below all others where q = -inf: the action is not one of the game's."""
+    illegal = q_BA == -torch.inf
+    return scores_BA.masked_fill(illegal, ILLEGAL) if illegal.any() else scores_BA
 
 
 def student_outputs(name: str, rates_BA: Tensor, scale: float) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from spikestill.common.legal import LegalActions
 from spikestill.student import grouped
 from spikestill.student.architectures import LayerSpec, visible_sizes
 from spikestill.student.fold import fold
@@ -134,7 +135,8 @@ class StudentNetwork(nn.Module):
         seed: of the initial weights.
         dtype: format of the products after the first layer.
         input_shape: (C, H, W) of the uint8 input, H = W.
-        game: the game in snake case.
+        game: the game in snake case, several joined by ``+``.
+        legal: which of the actions each game takes, where there are several games.
 
     Raises:
         ValueError: H and W differ.
@@ -153,12 +155,14 @@ class StudentNetwork(nn.Module):
         dtype: torch.dtype = torch.float32,
         input_shape: tuple[int, int, int] = STACK_SHAPE,
         game: str = "",
+        legal: tuple[LegalActions, ...] = (),
     ) -> None:
         super().__init__()
         if input_shape[1] != input_shape[2]:
             raise ValueError(f"input must be as high as wide, got {input_shape}")
         self.actions, self.sparsity, self.dtype = actions, sparsity, dtype
         self.input_shape, self.game, self.sparsity_form = input_shape, game, sparsity_form
+        self.legal = legal
         generator = torch.Generator().manual_seed(seed)
         channels, made = input_shape[0], []
         _, *visible = visible_sizes(layers, input_shape[1])
@@ -349,7 +353,7 @@ class StudentNetwork(nn.Module):
                     stride=layer.spec.stride, pad=layer.spec.pad, groups=layer.spec.groups, first=index == 0,
                 )
             )  # fmt: skip
-        return IntegerNet(tuple(folded), self.actions, self.input_shape, self.game)
+        return IntegerNet(tuple(folded), self.actions, self.input_shape, self.game, self.legal)
 
     def voters(self) -> int:
         """Return how many neurons vote for each action."""

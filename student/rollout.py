@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.legal import actions_in, own_scores
 from spikestill.common.stage import StageResult
 from spikestill.configs.record import RecordConfig
 from spikestill.dataset import recorder
@@ -30,13 +31,14 @@ def student_player(path: Path, game: str) -> recorder.Player:
     from spikestill.student.torch_net import TorchIntegerNet
 
     net, _ = load(path)
-    check_file_game(path, net.game, net.actions, game, len(action_meanings(game)), net.input_shape)
+    check_file_game(path, net.game, net.actions, game, len(action_meanings(game)), net.input_shape, net.legal)
     player = TorchIntegerNet(net, dtype=number_format("auto", torch.device("cpu")).body)
 
     def play(stacks_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
         # PyTorch's argmax promises no order among equals, NumPy's takes the lowest.
         stacks = torch.from_numpy(np.ascontiguousarray(stacks_BCHW))
-        return np.asarray(player.votes(stacks).numpy().argmax(axis=1), np.int64)
+        votes = own_scores(player.votes(stacks).numpy(), actions_in(net.legal, game))
+        return np.asarray(votes.argmax(axis=1), np.int64)
 
     return play
 

@@ -5,14 +5,18 @@ Axis suffixes: B batch, C the four frames of a stack, H height, W width, A actio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from spikestill.common.atari import MAX_ACTIONS, STACK
+from spikestill.common.errors import UserError
+from spikestill.common.legal import TOGETHER, LegalActions, actions_in
 from spikestill.dataset.reader import BufferReader
+from spikestill.teacher.atari.environment import console_actions
 
 VALIDATION_FRAMES = 1_024
 
@@ -41,6 +45,10 @@ class Source(Protocol):
         """A."""
 
     @property
+    def legal(self) -> tuple[LegalActions, ...]:
+        """Which of them each game takes, where there are several games."""
+
+    @property
     def held_out(self) -> int:
         """Steps that are validated on and never drawn."""
 
@@ -61,32 +69,78 @@ class Source(Protocol):
 
 
 class BufferSource:
-    """A recorded buffer.
+    """Recorded buffers, merged: every step of all of them is as likely to be drawn as any other.
+
+    Of buffers of one game the actions are that game's. Of several games they are the console's, and an action that
+    is not the game's has the Q-value -inf.
 
     Args:
-        reader: the buffer.
-        validation: share of its steps, the last ones, that is held out.
+        readers: at least one.
+        validation: share of each buffer's steps, the last ones, that is held out.
+
+    Raises:
+        UserError: buffers of one game have different actions.
     """
 
-    def __init__(self, reader: BufferReader, validation: float) -> None:
-        self._reader = reader
-        self.held_out = int(len(reader) * validation)
-        self.game, self.actions = reader.game, reader.actions
+    def __init__(self, readers: Sequence[BufferReader], validation: float) -> None:
+        self._readers = tuple(readers)
+        held = [int(len(reader) * validation) for reader in readers]
+        self.held_out = sum(held)
+        self._parts = [len(reader) - own for reader, own in zip(readers, held, strict=True)]
+        self._ends = np.cumsum(self._parts)
+        games = tuple(dict.fromkeys(reader.game for reader in readers))
+        self.game = TOGETHER.join(games)
+        self.legal: tuple[LegalActions, ...] = ()
+        self.actions = readers[0].actions
+        for reader in readers:
+            first = next(each for each in readers if each.game == reader.game)
+            if reader.header.action_names != first.header.action_names:
+                raise UserError(
+                    f"two buffers of {reader.game} have the actions {', '.join(first.header.action_names)} and "
+                    f"{', '.join(reader.header.action_names)}",
+                    "give buffers of the same actions",
+                )
+        if len(games) > 1:
+            self.actions = MAX_ACTIONS
+            self.legal = tuple(LegalActions(game, console_actions(game)) for game in games)
+        self._columns = [self._own_columns(reader) for reader in readers]
+
+    def _own_columns(self, reader: BufferReader) -> npt.NDArray[np.int64]:
+        own = actions_in(self.legal, reader.game)
+        return np.array(range(reader.actions) if own is None else own, np.int64)
 
     def advance(self) -> None:
         """Do nothing: all is there."""
 
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
         """See :meth:`Source.draw`."""
-        stacks, q, _ = self._reader.sample(rng, size, stop=len(self._reader) - self.held_out)
-        return Drawn(stacks, q)
+        return self._gather(rng.integers(0, self._ends[-1], size), self._ends)
+
+    def _gather(self, drawn: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Drawn:
+        """Return the steps numbered through all buffers, of which buffer i has those below ``ends[i]``."""
+        which = np.searchsorted(ends, drawn, side="right")
+        starts = np.concatenate([[0], ends[:-1]])
+        stacks = np.empty((len(drawn), *STACK.shape), np.uint8)
+        q_values = np.full((len(drawn), self.actions), -np.inf, np.float32)
+        for index, reader in enumerate(self._readers):
+            rows = np.flatnonzero(which == index)
+            if len(rows):
+                own = drawn[rows] - starts[index]
+                stacks[rows] = reader.stacks(own)
+                q_values[np.ix_(rows, self._columns[index])] = reader.q_values(own)
+        return Drawn(stacks, q_values)
 
     def validation(self) -> Drawn:
         """See :meth:`Source.validation`."""
-        steps = len(self._reader)
-        first = steps - self.held_out if self.held_out else 0
-        indices = np.unique(np.linspace(first, steps - 1, VALIDATION_FRAMES).astype(np.int64))
-        return Drawn(self._reader.stacks(indices), self._reader.q_values(indices))
+        lengths = np.array([len(reader) for reader in self._readers])
+        firsts = np.array(self._parts) if self.held_out else np.zeros_like(lengths)
+        starts = np.cumsum(lengths) - lengths
+        count = VALIDATION_FRAMES // len(lengths)
+        chosen = [
+            np.unique(np.linspace(start + first, start + length - 1, count).astype(np.int64))
+            for start, first, length in zip(starts, firsts, lengths, strict=True)
+        ]
+        return self._gather(np.concatenate(chosen), np.cumsum(lengths))
 
     def state(self) -> Mapping[str, Tensor]:
         """Return nothing: a buffer does not change."""

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from spikestill.common.atari import FRAMES, PIXELS, SIDE
 from spikestill.common.errors import UserError
+from spikestill.common.legal import LegalActions
 from spikestill.common.progress import Progress
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.student.sources import VALIDATION_FRAMES, Drawn
@@ -46,6 +47,7 @@ class TeacherStream:
     """
 
     held_out = 0
+    legal: tuple[LegalActions, ...] = ()
 
     def __init__(
         self,

@@ -58,6 +58,7 @@ def emit(
         actions=net.actions,
         input_shape=net.input_shape,
         game=net.game,
+        legal=net.legal,
         crossbar_XNW=np.array(crossbars, np.uint64).reshape(-1, spec.neurons, words),
         weight_Y=WEIGHTS.copy(),
         core_crossbar_C=np.concatenate(core_crossbar),

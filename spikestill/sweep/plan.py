@@ -24,7 +24,7 @@ from spikestill.configs.loading import build, find_recipe, nested, overlaid, pla
 from spikestill.configs.sweep import GAME, PER_GAME, SEED, SEEDED, TOGETHER, SweepRecipe
 from spikestill.verbs import VERBS
 
-ALSO: dict[str, dict[str, str]] = {}
+ALSO: dict[str, dict[str, str]] = {"distill": {"buffer": "also"}}
 """Stage to (option of one file to the option of those of further games)."""
 
 
@@ -142,6 +142,8 @@ def _inputs(
         for earlier in reversed(list(made)):
             if VERBS[earlier].artefact == file:
                 writers = [run for run in made[earlier] if len(run.games) > 1 or set(run.games) & set(games)]
+                if len(writers) > 1 and (stage, option) == ("distill", "teacher"):
+                    break  # hints are of one teacher, and a student of several games learns without
                 if len(writers) > 1 and option not in ALSO.get(stage, {}):
                     raise UserError(
                         f"{stage} reads one {option}, a trial of {TOGETHER.join(games)} has {len(writers)}",

@@ -123,6 +123,13 @@ def make_vector_env(
     )
 
 
+def console_actions(game: str) -> tuple[int, ...]:
+    """Return the console's numbers (0..17) of the game's minimal actions, in their order, which is ascending."""
+    import ale_py
+
+    return tuple(int(getattr(ale_py.Action, name).value) for name in action_meanings(game))
+
+
 @functools.cache
 def action_meanings(game: str) -> tuple[str, ...]:
     """Return the names of the game's minimal actions in their order, e.g. ``("NOOP", "FIRE", ...)``."""

@@ -94,8 +94,8 @@ def test_hdf5_of_another_schema_is_refused(tmp_path: Path) -> None:
 
 def test_a_newer_version_is_refused(path: Path) -> None:
     with h5py.File(path, "r+") as file:
-        file.attrs["version"] = 2
-    with pytest.raises(UserError, match=r"format version 2, this program reads up to 1.*Update spikestill"):
+        file.attrs["version"] = 3
+    with pytest.raises(UserError, match=r"format version 3, this program reads up to 2.*Update spikestill"):
         load(path)
 
 

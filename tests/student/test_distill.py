@@ -53,7 +53,7 @@ def config(folder, **changes):
 
 def training(folder, reader, checkpoint=None, **changes):
     made, teacher = config(folder, **changes), initial_weights(6, torch.Generator().manual_seed(0))
-    return distill.Distillation(made, BufferSource(reader, made.validation), teacher, checkpoint)
+    return distill.Distillation(made, BufferSource([reader], made.validation), teacher, checkpoint)
 
 
 def same_tensors(left, right):

@@ -113,7 +113,7 @@ def rewrite(path, **changes):
     ("changes", "message"),
     [
         ({"schema": "cake"}, "schema 'cake', 'spikestill.student' wanted"),
-        ({"version": "7"}, r"format version 7, this program reads up to 2\. Update spikestill"),
+        ({"version": "7"}, r"format version 7, this program reads up to 3\. Update spikestill"),
         ({"net": "{}"}, "not a readable student"),
         ({"tensors": {"layer.0.weight": np.full(512, 255, np.uint8)}}, "unused code 3"),
         ({"tensors": {"layer.0.weight": np.zeros(3, np.uint8)}}, "3 bytes of packed weights"),

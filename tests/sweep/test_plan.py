@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from spikestill.common.errors import UserError
 from spikestill.configs import sweep
 from spikestill.configs.sweep import Range, SweepConfig, load_sweep
-from spikestill.sweep.plan import plan
+from spikestill.sweep.plan import plan, with_inputs
 
 RECIPE = """
 stages: [record, distill, evaluate]
@@ -124,6 +126,21 @@ def test_an_address_that_is_none_is_refused(address):
         SweepConfig(recipe="table2", address=address)
 
 
+def test_a_student_of_two_games_reads_both_buffers_and_is_scored_on_each(tmp_path):
+    trials, _ = plan(recipe(tmp_path, changes=("game=pong|pong+freeway", "distill.stream=false")))
+    alone, both = trials
+    assert both.runs["record"][0] is alone.runs["record"][0]
+    (distill,) = both.runs["distill"]
+    assert distill.inputs["buffer"] == tuple(run.key for run in both.runs["record"])
+    assert [run.games for run in both.runs["evaluate"]] == [("pong",), ("freeway",)]
+    assert all(run.inputs["student"] == (distill.key,) for run in both.runs["evaluate"])
+    given = with_inputs("distill", {}, {"buffer": [Path("a"), Path("b")]})
+    assert given == {"buffer": "a", "also": ["b"]}
+
+
 def test_a_stage_that_reads_one_file_refuses_two_games(tmp_path):
-    with pytest.raises(UserError, match=r"distill reads one buffer, a trial of pong\+freeway has 2"):
-        plan(recipe(tmp_path, changes=("game=pong+freeway",)))
+    text = "stages: [teach, evaluate]\ngame: pong+freeway\n"
+    trials, _ = plan(recipe(tmp_path, text))
+    assert [len(run.inputs["teacher"]) for run in trials[0].runs["evaluate"]] == [1, 1]
+    with pytest.raises(UserError, match=r"map reads one buffer, a trial of pong\+freeway has 2"):
+        plan(recipe(tmp_path, "stages: [record, map]\ngame: pong+freeway\n"))

@@ -1,0 +1,193 @@
+"""Students of several games: one head of 18 actions, masked to each game's own."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from spikestill.common.errors import UserError
+from spikestill.common.legal import LegalActions, actions_in, own_scores
+from spikestill.common.provenance import Provenance
+from spikestill.configs.distill import DistillConfig
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.record import RecordConfig
+from spikestill.dataset import recorder
+from spikestill.dataset.reader import BufferReader
+from spikestill.student import distill, integer_net
+from spikestill.student.game_check import check_file_game
+from spikestill.student.integer_net import count_votes, naive_forward
+from spikestill.student.losses import distillation_loss, legal_scores
+from spikestill.student.network import StudentNetwork
+from spikestill.student.sources import BufferSource
+from spikestill.teacher.atari.environment import action_meanings, console_actions
+from spikestill.teacher.atari.q_network import initial_weights
+from spikestill.teacher.checkpoint import save_teacher
+from tests.nets import SMALL_LAYERS, SMALL_SHAPE, random_net
+
+GAMES = ("freeway", "pong")
+LEGAL = tuple(LegalActions(game, console_actions(game)) for game in GAMES)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("games")
+    for seed, game in enumerate(GAMES):
+        actions = len(action_meanings(game))
+        teacher = folder / f"{game}.safetensors"
+        save_teacher(
+            teacher,
+            initial_weights(actions, torch.Generator().manual_seed(seed)),
+            game,
+            actions,
+            Provenance.of({}, 0),
+        )
+        options = RecordConfig(
+            environment=EnvironmentConfig(game=game), teacher=teacher, frames=128, num_envs=4
+        )
+        recorder.run(options, folder / game)
+    return folder
+
+
+def joint(seed=0):
+    net = random_net(SMALL_LAYERS, seed, actions=18, input_shape=SMALL_SHAPE)
+    return dataclasses.replace(net, game="freeway+pong", legal=LEGAL)
+
+
+def test_the_consoles_actions_of_a_game_are_ascending():
+    assert console_actions("freeway") == (0, 2, 5)
+    assert console_actions("pong") == (0, 1, 3, 4, 11, 12)
+
+
+def test_a_net_of_two_games_is_read_back_and_one_of_one_game_keeps_its_version(tmp_path):
+    path = tmp_path / "student.safetensors"
+    integer_net.save(joint(), path, Provenance.of({}, 0))
+    found, _ = integer_net.load(path)
+    assert (found.game, found.legal, found.actions) == ("freeway+pong", LEGAL, 18)
+    alone = random_net(SMALL_LAYERS, 0, actions=3, input_shape=SMALL_SHAPE)
+    integer_net.save(alone, path, Provenance.of({}, 0))
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as file:
+        assert file.metadata()["version"] == "2"
+    assert integer_net.load(path)[0].legal == ()
+
+
+@pytest.mark.parametrize(
+    "legal",
+    [
+        LEGAL[:1],
+        (LEGAL[1], LEGAL[0]),
+        (LEGAL[0], LegalActions("pong", (0, 18))),
+        (LEGAL[0], LegalActions("pong", ())),
+    ],
+)
+def test_legal_actions_that_do_not_fit_are_refused(legal):
+    with pytest.raises(ValueError, match="legal actions of"):
+        dataclasses.replace(joint(), legal=legal)
+
+
+def test_a_file_of_two_games_plays_both_and_no_other(tmp_path):
+    for game, actions in (("freeway", 3), ("pong", 6)):
+        check_file_game(tmp_path, "freeway+pong", 18, game, actions, legal=LEGAL)
+    with pytest.raises(UserError, match="plays freeway, pong, the game is qbert"):
+        check_file_game(tmp_path, "freeway+pong", 18, "qbert", 6, legal=LEGAL)
+
+
+def test_a_core_map_of_two_games_is_read_back_and_votes_as_its_student(tmp_path):
+    from spikestill.configs.mapping import MapConfig
+    from spikestill.deploy import core_map, mapping
+    from spikestill.deploy.equivalence import first_deviation
+    from spikestill.deploy.simulator import CoreSimulator
+
+    student = tmp_path / "student.safetensors"
+    integer_net.save(joint(), student, Provenance.of({}, 0))
+    found = core_map.load(mapping.run(MapConfig(student=str(student)), tmp_path).artefact)
+    assert (found.game, found.legal) == ("freeway+pong", LEGAL)
+    assert first_deviation(found, joint()) is None
+    assert (
+        first_deviation(found, dataclasses.replace(joint(), legal=(LEGAL[0], LegalActions("pong", (0, 1)))))
+        is not None
+    )
+    stack = np.random.default_rng(1).integers(0, 256, SMALL_SHAPE, dtype=np.uint8)
+    expected = count_votes(naive_forward(joint(), stack)[-1], 18)
+    np.testing.assert_array_equal(CoreSimulator(found).votes(stack), expected)
+
+
+def test_ties_go_to_the_games_lowest_action():
+    votes = np.zeros((1, 18), np.int64)
+    votes[0, [2, 5, 7]] = 4
+    assert own_scores(votes, actions_in(LEGAL, "freeway")).tolist() == [[0, 4, 4]]
+    assert own_scores(votes, None) is votes
+
+
+def test_buffers_of_two_games_are_merged_and_shuffled(folder):
+    with (
+        BufferReader(folder / "freeway" / "buffer.h5") as one,
+        BufferReader(folder / "pong" / "buffer.h5") as two,
+    ):
+        source = BufferSource([one, two], 0.25)
+        assert (source.game, source.actions, source.legal) == ("freeway+pong", 18, LEGAL)
+        stacks, q = source.draw(np.random.default_rng(0), 300)
+        of_freeway = np.isfinite(q).sum(axis=1) == 3
+        assert 100 < of_freeway.sum() < 200
+        known = {one.stacks([i])[0].tobytes(): one.q_values([i])[0] for i in range(len(one) - len(one) // 4)}
+        for stack, values in zip(stacks[of_freeway], q[of_freeway], strict=True):
+            np.testing.assert_array_equal(values[list(LEGAL[0].actions)], known[stack.tobytes()])
+        assert (~of_freeway == (np.isfinite(q).sum(axis=1) == 6)).all()
+        held = source.validation()
+        assert set(np.isfinite(held.q_values).sum(axis=1).tolist()) == {3, 6}
+
+
+@pytest.mark.parametrize("name", ["kl", "nll", "mse"])
+def test_losses_do_not_see_what_is_not_the_games(name):
+    q = torch.tensor([[0.1, -torch.inf, 0.3], [0.2, 0.0, 0.1]])
+    logits = torch.tensor([[0.5, 9.0, 0.1], [0.3, 0.2, 0.1]], requires_grad=True)
+    loss = distillation_loss(name, logits, q, 0.05)
+    own = distillation_loss(name, logits[:1, ::2], q[:1, ::2], 0.05)
+    other = distillation_loss(name, logits[1:], q[1:], 0.05)
+    wanted = (2 * own + 3 * other) / 5 if name == "mse" else (own + other) / 2
+    torch.testing.assert_close(loss, wanted)
+    assert torch.equal(
+        torch.autograd.grad(distillation_loss(name, logits, q, 0.05), logits)[0][0, 1], torch.tensor(0.0)
+    )
+    assert legal_scores(logits, q).argmax(dim=1).tolist() == [0, 0]
+
+
+def test_eval_of_a_student_of_two_games_is_its_integer_net():
+    network = StudentNetwork(SMALL_LAYERS, 18, input_shape=SMALL_SHAPE, game="freeway+pong", legal=LEGAL)
+    stacks = torch.randint(
+        0, 256, (5, *SMALL_SHAPE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
+    network.train()
+    network(stacks)
+    network.eval()
+    net = network.to_integer()
+    expected = np.array([count_votes(naive_forward(net, stack.numpy())[-1], 18) for stack in stacks])
+    np.testing.assert_array_equal(network(stacks).numpy(), expected.astype(np.float32) / network.voters())
+    assert net.legal == LEGAL
+
+
+def test_a_student_of_two_games_is_distilled_and_plays_both(folder, tmp_path):
+    from spikestill.common.environment import environment
+    from spikestill.runtime.agents import make_student
+
+    config = DistillConfig(
+        buffer=folder / "freeway" / "buffer.h5", also=(folder / "pong" / "buffer.h5",), steps=2, batch_size=8,
+        hint_weight=0.0, recalibration_batches=2, log_steps=9,
+    )  # fmt: skip
+    result = distill.run(config, tmp_path)
+    net, provenance = integer_net.load(result.artefact)
+    assert (net.game, net.actions, net.legal) == ("freeway+pong", 18, LEGAL)
+    assert set(provenance.parents) == {"buffer", "buffer2"}
+    with pytest.raises(UserError, match="hints are of one teacher"):
+        distill.run(dataclasses.replace(config, hint_weight=1.0), tmp_path / "hinted")
+    stack = np.random.default_rng(0).integers(0, 256, (1, 4, 84, 84), dtype=np.uint8)
+    votes = count_votes(naive_forward(net, stack[0])[-1], 18)
+    for game in GAMES:
+        decision = make_student({"student": result.artefact}, environment(game)).act({"stack": stack})
+        own = votes[list(console_actions(game))]
+        np.testing.assert_array_equal(decision.scores[0], own)
+        assert decision.action[0] == own.argmax()

@@ -120,21 +120,20 @@ def _play(
                 if page:
                     page.turn(ticks)
                 seconds = clock.now() - began_s
-                if stop or (config.seconds and seconds >= config.seconds):
-                    break
-                if not ticks:
-                    continue
-                if display:
+                # A paused game ticks not at all; the last tick is shown and kept as every other.
+                if ticks and display:
                     display.offer(sessions, ticks)
-                if log:
+                if ticks and log:
                     log.add(sessions, ticks)
-                if trace:
+                if ticks and trace:
                     trace.add(sessions, ticks)
-                for score, tick in zip(scores, ticks, strict=True):
+                for score, tick in zip(scores, ticks, strict=False):
                     score.see(tick)
-                if bar and (ticks[0].over or ticks[0].frame % game.rate_hz < 1):
+                if ticks and bar and (ticks[0].over or ticks[0].frame % game.rate_hz < 1):
                     done = len(scores[0].games) if episodes else min(int(seconds), bar.total)
                     bar.advance(done - bar.done, score=ticks[0].score, misses=first.telemetry.misses)
+                if stop or (config.seconds and seconds >= config.seconds):
+                    break
                 if episodes and all(len(score.games) >= episodes for score in scores):
                     break
     except UserError as error:

@@ -359,12 +359,12 @@ def _dense(tensor: Tensor, name: str, remedy: str) -> Tensor:
     """
     if tensor.device.type != "cpu":
         raise UserError(f"{name} is a tensor without content (device {tensor.device})", "save its values")
+    if tensor.layout != torch.strided or tensor.is_quantized or not tensor.is_floating_point():
+        raise UserError(f"{name} is {tensor.dtype} in layout {tensor.layout}, dense floats wanted", remedy)
     if not tensor.is_contiguous() and 0 in tensor.stride():
         raise UserError(
             f"{name} repeats its values by strides of 0", "save it again, as `tensor.contiguous()`"
         )
-    if tensor.layout != torch.strided or tensor.is_quantized or not tensor.is_floating_point():
-        raise UserError(f"{name} is {tensor.dtype} in layout {tensor.layout}, dense floats wanted", remedy)
     return tensor.float().clone()
 
 

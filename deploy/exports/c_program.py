@@ -20,12 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.atomic import write_bytes, write_text
-from spikestill.common.errors import UserError
 from spikestill.deploy.exports.folder import own
 from spikestill.deploy.exports.replay import Replay
 from spikestill.deploy.packed_kernel import WORD_BITS, pack_weights, patch_words, words_for
 from spikestill.deploy.transduction import plan_transduction
-from spikestill.student.integer_net import IntegerLayer, IntegerNet, effective_theta, sum_bound
+from spikestill.student.integer_net import IntegerLayer, IntegerNet, effective_theta
 
 PROGRAM, FRAMES = "student.c", "frames.bin"
 BUILT = "student"
@@ -75,7 +74,6 @@ def write(net: IntegerNet, replay: Replay, folder: Path) -> Memory:
 
 def program(net: IntegerNet, votes_BA: npt.NDArray[np.int64]) -> tuple[str, Memory]:
     """Return the C file's text and what it takes of memory; the arguments and errors are :func:`write`'s."""
-    _check_widths(net)
     parts, tables = [_head(net)], [_transduction_tables(net)]
     if len(net.layers) > 1:
         parts.append(_binary(net))
@@ -108,16 +106,6 @@ def program(net: IntegerNet, votes_BA: npt.NDArray[np.int64]) -> tuple[str, Memo
     text = "".join(parts)
     text = text.replace("@constant_bytes@", f"{memory.constant_bytes:,}")
     return text.replace("@working_bytes@", f"{memory.working_bytes:,}"), memory
-
-
-def _check_widths(net: IntegerNet) -> None:
-    for index, layer in enumerate(net.layers):
-        bound = int(sum_bound(layer, first=index == 0).max())
-        if bound > INT32_MAX:
-            raise UserError(
-                f"layer {index}: sums up to {bound}, the program's 32 bits hold {INT32_MAX}",
-                "use a smaller kernel or more groups in that layer",
-            )
 
 
 def _head(net: IntegerNet) -> str:

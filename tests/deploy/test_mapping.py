@@ -248,7 +248,7 @@ def test_map_finds_its_student_where_verify_does(
     monkeypatch.chdir(tmp_path)
     assert cli.main(["map", "--hardware", "ns1e", "--anneal_seconds", "0"]) == 0
     assert [path.name for path in tmp_path.glob("runs/map-*/*.h5")] == ["core_map.h5"]
-    assert "left out" in capsys.readouterr().out
+    assert "The student fits" in capsys.readouterr().out
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir("/")
     words = ["map", "--student", "~/student.safetensors", "--run_dir", "~/mapped", "--hardware", "ns1e"]

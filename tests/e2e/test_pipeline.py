@@ -60,9 +60,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def words(folder: Path, *more: str) -> list[str]:
+def words(folder: Path, *more: str, run_dir: Path | None = None) -> list[str]:
     recipe, teacher = str(folder / "recipe.yaml"), str(folder / "teacher.safetensors")
-    return ["run", "--config", recipe, "--teacher", teacher, "--run_dir", str(folder / "run"), *more]
+    return [
+        "run",
+        "--config",
+        recipe,
+        "--teacher",
+        teacher,
+        "--run_dir",
+        str(run_dir or folder / "run"),
+        *more,
+    ]
 
 
 def made(text: str) -> list[str]:
@@ -126,7 +135,7 @@ def test_a_stage_begun_anew_and_killed_does_not_go_on_from_the_one_before(
     """Killed before its first checkpoint, distilling with another rate must not find the checkpoint of the old one."""
     run_dir = tmp_path / "run"
     shutil.copytree(folder / "run", run_dir)
-    command = [*words(folder, "--distill.learning_rate", "0.011"), "--run_dir", str(run_dir)]
+    command = words(folder, "--distill.learning_rate", "0.011", run_dir=run_dir)
 
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -176,7 +185,7 @@ def test_what_the_pipeline_did_not_make_is_not_replaced(
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     recorded = Path(shutil.copy(folder / "run" / BUFFER, run_dir))
-    assert cli.main([*words(folder), "--run_dir", str(run_dir)]) == cli.FAILED
+    assert cli.main(words(folder, run_dir=run_dir)) == cli.FAILED
     assert re.search(
         rf"{BUFFER}: is there, and .* does not know it: record would replace it", capsys.readouterr().err
     )
@@ -192,7 +201,7 @@ def test_a_stage_that_refuses_its_options_leaves_what_was_there(
     saved = json.loads((run_dir / "pipeline.json").read_text())
     saved["game"] = None  # as those before 2026-11-23 were
     (run_dir / "pipeline.json").write_text(json.dumps(saved))
-    command = [*words(folder), "--run_dir", str(run_dir)]
+    command = words(folder, run_dir=run_dir)
     assert cli.main([*command, "--environment.game", "breakout"]) == cli.FAILED
     assert "the teacher plays pong, the environment is breakout" in capsys.readouterr().err
     assert (run_dir / BUFFER).read_bytes() == before
@@ -214,7 +223,7 @@ def test_what_a_user_went_on_with_by_hand_is_not_replaced(
     student = (run_dir / STUDENT).read_bytes()
     assert student != (folder / "run" / STUDENT).read_bytes()
     capsys.readouterr()
-    assert cli.main([*words(folder), "--run_dir", str(run_dir)]) == cli.FAILED
+    assert cli.main(words(folder, run_dir=run_dir)) == cli.FAILED
     said = capsys.readouterr().err
     assert f"{STUDENT}: is not what distill left there, and the run would replace it" in said
     assert (run_dir / STUDENT).read_bytes() == student
@@ -234,7 +243,7 @@ def test_nothing_goes_before_the_stage_that_replaces_it_is_done(
     """A finished buffer and two begun ones lie aside until another is finished; a refusal puts the newest back."""
     run_dir = tmp_path / "run"
     shutil.copytree(folder / "run", run_dir)
-    command = [*words(folder), "--run_dir", str(run_dir)]
+    command = words(folder, run_dir=run_dir)
     buffer = run_dir / BUFFER
     finished, resumed = buffer.read_bytes(), []
 
@@ -278,7 +287,7 @@ def test_a_finished_artefact_that_is_gone_is_made_again_and_resumed(
 
     monkeypatch.setattr("spikestill.student.rollout.run", stopped)
     for _ in range(3):
-        assert cli.main([*words(folder), "--run_dir", str(run_dir)]) == cli.INTERRUPTED
+        assert cli.main(words(folder, run_dir=run_dir)) == cli.INTERRUPTED
     assert resumed == [False, True, True]
 
 
@@ -288,7 +297,7 @@ def test_a_stop_in_the_last_step_of_a_stage_stops_the_pipeline(
     run_dir = tmp_path / "run"
     shutil.copytree(folder / "run", run_dir)
     (run_dir / CORE_MAP).unlink()
-    command = [*words(folder, "--verify.frames", "5"), "--run_dir", str(run_dir)]
+    command = words(folder, "--verify.frames", "5", run_dir=run_dir)
 
     def run(config: MapConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
         with stop_on_signal():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from spikestill.common.errors import UserError
+from spikestill.common.limits import NET_VALUES
 from spikestill.common.zoo import zoo_path
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.exporting import ExportConfig
@@ -178,14 +179,15 @@ def test_a_board_links_the_net_without_main(tmp_path: Path) -> None:
     assert list(map(int, done.stdout.split())) == replay.votes_BA[0].tolist()
 
 
-def test_sums_that_would_wrap_are_refused(tmp_path: Path) -> None:
-    channels = 2**31 // 255 + 1
-    first = IntegerLayer(np.ones((1, channels, 1, 1), np.int8), np.zeros(1, np.int32), 1, 0, 1)
-    net = IntegerNet((first,), 1, (channels, 1, 1))
-    with pytest.raises(
-        UserError, match=r"layer 0: sums up to 2147483775, the program's 32 bits hold 2147483647"
-    ):
-        c_program.program(net, np.zeros((1, 1), np.int64))
+def test_no_layer_within_the_limits_can_wrap() -> None:
+    """The largest input there may be, all of it 255, stays within the program's 32 bits."""
+    assert 255 * NET_VALUES < 2**31
+    with pytest.raises(ValueError, match=r"has more than 4,194,304 values"):
+        IntegerNet(
+            (IntegerLayer(np.ones((1, NET_VALUES + 1, 1, 1), np.int8), np.zeros(1, np.int32), 1, 0, 1),),
+            1,
+            (NET_VALUES + 1, 1, 1),
+        )
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:

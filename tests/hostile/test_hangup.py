@@ -27,7 +27,9 @@ def in_a_terminal(words: list[str], folder: Path, ready: bytes) -> int:
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     process = subprocess.Popen(
-        [sys.executable, "-c", "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+        [sys.executable, "-c", "import fcntl, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+         # Whoever runs the tests may ignore it, as nohup does.
+         "signal.signal(signal.SIGHUP, signal.SIG_DFL); "
          "from spikestill.cli import main; sys.exit(main(sys.argv[1:]))", *words],
         stdin=its, stdout=its, stderr=its, start_new_session=True, cwd=folder,
     )  # fmt: skip
@@ -95,12 +97,16 @@ def test_others_save_too(tmp_path, words, ready, left):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_every_signal_that_asks_for_an_end_is_heard(number, monkeypatch):
     monkeypatch.setattr("spikestill.common.stage.leave_terminal", lambda: None)
-    with stop_on_signal() as stop:
-        assert isinstance(stop, StopRequest)
-        os.kill(os.getpid(), number)
-        assert stop
-        with pytest.raises(KeyboardInterrupt):
+    before = signal.signal(number, signal.default_int_handler)  # under nohup it would be ignored
+    try:
+        with stop_on_signal() as stop:
+            assert isinstance(stop, StopRequest)
             os.kill(os.getpid(), number)
+            assert stop
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), number)
+    finally:
+        signal.signal(number, before)
 
 
 def test_nohup_keeps_a_hangup_away():

@@ -34,7 +34,7 @@ from spikestill.configs.play import EvaluateConfig
 CURVE_POINTS = 60
 
 
-def machine() -> dict[str, Any]:
+def scoring_machine() -> dict[str, Any]:
     """Return the machine that scores: processor, cores, Python."""
     from spikestill.common.processor import cores
 
@@ -105,7 +105,7 @@ def card(kind: str, game: str, summary: dict[str, Any], path: Path, provenance: 
         "versions": provenance.versions,
         "parents": provenance.parents,
         "trained_on": provenance.machine,
-        "scored_on": machine(),
+        "scored_on": scoring_machine(),
     }
 
 

@@ -121,17 +121,18 @@ def _play(
                     page.turn(ticks)
                 seconds = clock.now() - began_s
                 # A paused game ticks not at all; the last tick is shown and kept as every other.
-                if ticks and display:
-                    display.offer(sessions, ticks)
-                if ticks and log:
-                    log.add(sessions, ticks)
-                if ticks and trace:
-                    trace.add(sessions, ticks)
-                for score, tick in zip(scores, ticks, strict=False):
-                    score.see(tick)
-                if ticks and bar and (ticks[0].over or ticks[0].frame % game.rate_hz < 1):
-                    done = len(scores[0].games) if episodes else min(int(seconds), bar.total)
-                    bar.advance(done - bar.done, score=ticks[0].score, misses=first.telemetry.misses)
+                if ticks:
+                    if display:
+                        display.offer(sessions, ticks)
+                    if log:
+                        log.add(sessions, ticks)
+                    if trace:
+                        trace.add(sessions, ticks)
+                    for score, tick in zip(scores, ticks, strict=True):
+                        score.see(tick)
+                    if bar and (ticks[0].over or ticks[0].frame % game.rate_hz < 1):
+                        done = len(scores[0].games) if episodes else min(int(seconds), bar.total)
+                        bar.advance(done - bar.done, score=ticks[0].score, misses=first.telemetry.misses)
                 if stop or (config.seconds and seconds >= config.seconds):
                     break
                 if episodes and all(len(score.games) >= episodes for score in scores):

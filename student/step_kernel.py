@@ -24,8 +24,7 @@ from spikestill.common.vectors import (
     triangle,
     write,
 )
-
-VARIANCE_EPSILON = 1e-5
+from spikestill.student.quantise import VARIANCE_EPSILON
 
 
 @njit(nogil=True, cache=True)

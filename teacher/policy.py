@@ -44,7 +44,7 @@ class TeacherPolicy:
         Raises:
             ValueError: wrong shape or dtype.
         """
-        check_stacks(obs_BCHW)
+        STACK.check(obs_BCHW)
         with torch.inference_mode():
             stacks = torch.from_numpy(np.ascontiguousarray(obs_BCHW)).contiguous(
                 memory_format=torch.channels_last
@@ -71,7 +71,7 @@ class ProgramPolicy:
         Raises:
             ValueError: wrong shape or dtype.
         """
-        check_stacks(obs_BCHW)
+        STACK.check(obs_BCHW)
         return self._network(obs_BCHW)
 
     def act(self, observations: Observations) -> Decision:
@@ -80,11 +80,6 @@ class ProgramPolicy:
 
 
 Teacher = TeacherPolicy | ProgramPolicy
-
-
-def check_stacks(obs_BCHW: npt.NDArray[np.uint8]) -> None:
-    """Raise ValueError unless the stacks are uint8 (B, 4, 84, 84)."""
-    STACK.check(obs_BCHW)
 
 
 def load_teacher(path: Path | str, precision: Precision = "fp32") -> Teacher:

@@ -57,12 +57,12 @@ def write(net: IntegerNet, replay: Replay, folder: Path) -> Memory:
     """Write ``student.c`` and ``frames.bin`` into ``folder``; return what the program takes.
 
     Args:
-        net: any integer net whose sums fit 32 bits.
+        net: any integer net; within the limits of its size its sums fit 32 bits.
         replay: frames, written to ``frames.bin``, and their votes, written into the program.
         folder: made if absent.
 
     Raises:
-        UserError: a sum of the net could exceed 32 bits; the folder holds files that are not this export's; the disk
+        UserError: the folder holds files that are not this export's; the disk
             is full.
     """
     own(folder, (PROGRAM, FRAMES, BUILT))

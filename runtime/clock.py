@@ -1,7 +1,7 @@
-"""Time: the machine's monotonic clock, a virtual one for tests, and the one timer that paces the game.
+"""Time: the machine's monotonic clock, and the one timer that paces the game.
 
-Both clocks also carry the waiting of threads for each other, so that under the virtual clock a whole
-program of several threads runs in made-up time: it jumps to the next wake-up once all of them wait.
+A clock also carries the waiting of threads for each other, so that a whole program of several threads can run in
+made-up time, as the tests' virtual clock has it.
 """
 
 from __future__ import annotations
@@ -88,72 +88,6 @@ class MonotonicClock:
         """Do nothing: the machine's clock runs by itself."""
 
 
-class VirtualClock:
-    """A clock that stands still while any thread works and jumps when all of them wait.
-
-    The creating thread counts as one; another is announced by :meth:`enter` before it starts. Work
-    that takes time is a ``sleep_until`` in the thread that does it.
-    """
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._now_s = 0.0
-        self._threads = 1
-        self._waiting: dict[int, tuple[Callable[[], bool], float]] = {}
-
-    def now(self) -> float:
-        """Return the virtual time, seconds from 0."""
-        return self._now_s
-
-    def sleep_until(self, time_s: float) -> None:
-        """Wait until every thread waits and ``time_s`` is the next thing to happen."""
-        self._block(lambda: False, time_s)
-
-    def wait(self, ready: Callable[[], bool], timeout_s: float = math.inf) -> bool:
-        """Wait until ``ready()``, at most ``timeout_s`` of virtual time."""
-        self._block(ready, self._now_s + timeout_s)
-        return ready()
-
-    def notify(self) -> None:
-        """Make the waiting threads ask again."""
-        with self._condition:
-            self._condition.notify_all()
-
-    def enter(self) -> None:
-        """Count one more thread."""
-        with self._condition:
-            self._threads += 1
-
-    def leave(self) -> None:
-        """Count one thread less."""
-        with self._condition:
-            self._threads -= 1
-            self._advance()
-            self._condition.notify_all()
-
-    def _block(self, ready: Callable[[], bool], wake_s: float) -> None:
-        me = threading.get_ident()
-        with self._condition:
-            while not (ready() or self._now_s >= wake_s):
-                self._waiting[me] = (ready, wake_s)
-                self._advance()
-                if not (ready() or self._now_s >= wake_s):
-                    self._condition.wait()
-            self._waiting.pop(me, None)
-
-    def _advance(self) -> None:
-        """Jump to the next wake-up, if every thread waits and none could go on."""
-        if len(self._waiting) < self._threads:
-            return
-        if any(ready() or self._now_s >= wake_s for ready, wake_s in self._waiting.values()):
-            return
-        next_s = min((wake_s for _, wake_s in self._waiting.values()), default=math.inf)
-        if next_s == math.inf:
-            raise RuntimeError("every thread waits for another: this program would never go on")
-        self._now_s = next_s
-        self._condition.notify_all()
-
-
 class FrameTimer:
     """The one owner of pacing: tick n is due at start + n / rate_hz.
 
@@ -200,18 +134,20 @@ def real_time_thread() -> Iterator[bool]:
     """Run the calling thread before ordinary ones, where the system allows it; yield whether it does.
 
     On Linux, with the right to do so (root, or a limit on ``rtprio`` above 0), it is scheduled in real
-    time (SCHED_RR, least priority); the kernel leaves the others 5 % of a core at worst. Elsewhere the
-    thread stays as it is.
+    time (SCHED_RR, least priority); the kernel leaves the others 5 % of a core at worst. A thread that is in real time
+    already, as under ``chrt``, keeps its priority. What it starts is ordinary again. Elsewhere the thread stays as it
+    is.
     """
     if not sys.platform.startswith("linux"):
         yield False
         return
     thread = threading.get_native_id()
     policy, parameter = os.sched_getscheduler(thread), os.sched_getparam(thread)
+    wanted, priority = os.SCHED_RR, os.sched_param(REAL_TIME_PRIORITY)
+    if policy & ~os.SCHED_RESET_ON_FORK in (os.SCHED_FIFO, os.SCHED_RR):
+        wanted, priority = policy, parameter
     try:
-        os.sched_setscheduler(
-            thread, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(REAL_TIME_PRIORITY)
-        )
+        os.sched_setscheduler(thread, wanted | os.SCHED_RESET_ON_FORK, priority)
     except OSError:
         yield False
         return
@@ -225,9 +161,11 @@ def real_time_thread() -> Iterator[bool]:
 
 
 def step_back(niceness: int) -> None:
-    """Raise the calling thread's niceness by ``niceness`` (Linux only): others go first."""
+    """Leave real time and raise the calling thread's niceness by ``niceness`` (Linux only): others go first."""
     if sys.platform.startswith("linux"):
         thread = threading.get_native_id()
+        if os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK in (os.SCHED_FIFO, os.SCHED_RR):
+            os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
         os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + niceness)
 
 

@@ -15,7 +15,8 @@ from spikestill.runtime.agents import Agent, cores_policy
 from spikestill.runtime.controls import Command
 from spikestill.runtime.loop import Pace
 from spikestill.runtime.perturb import BODY, SIGHT, disturbance, load_damaged
-from spikestill.runtime.session import Session, in_background
+from spikestill.runtime.session import Session
+from spikestill.runtime.worker import in_background
 
 
 class Desk:

@@ -13,13 +13,15 @@ from typing import Any
 
 from spikestill.common.errors import UserError
 from spikestill.configs.play import PlayConfig
+from spikestill.runtime.admission import loopback
 from spikestill.runtime.agents import Agent
 from spikestill.runtime.crew import reopened, scene_of, words_of
 from spikestill.runtime.desk import Desk
 from spikestill.runtime.live import LiveGame, open_game
 from spikestill.runtime.loop import Pace
 from spikestill.runtime.onlooker import Onlooker
-from spikestill.runtime.session import Session, Tick, in_background
+from spikestill.runtime.session import Session, Tick
+from spikestill.runtime.worker import in_background
 
 SPARE_WORDS = 20_000
 """Packed spikes of an agent that comes on later have room for as many words."""
@@ -38,8 +40,6 @@ class Page:
     """
 
     def __init__(self, config: PlayConfig, sessions: list[Session], pace: Pace) -> None:
-        from spikestill.runtime.server import loopback
-
         self._config, self._sessions = config, sessions
         self.token = "" if loopback(config.host) else secrets.token_urlsafe(16)
         options = {"host": config.host, "port": config.port, "token": self.token}

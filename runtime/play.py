@@ -19,7 +19,7 @@ from spikestill.runtime.clock import Clock, MonotonicClock, steady_interpreter
 from spikestill.runtime.crew import make_sessions, opened, scene_of, words_of
 from spikestill.runtime.display import Display, DisplayOptions
 from spikestill.runtime.loop import Pace, play_live
-from spikestill.runtime.page import served
+from spikestill.runtime.page import Page, served
 from spikestill.runtime.session import Session, Tick
 from spikestill.runtime.telemetry import DecisionLog
 from spikestill.runtime.trace import TraceRecorder
@@ -89,64 +89,41 @@ def _play(
     Raises:
         UserError: it could not begin.
     """
-    endless = config.serve and not config.episodes and not config.seconds
-    episodes = config.episodes if config.episodes or config.seconds or endless else 1
     scores = [Score() for _ in sessions]
-    first, game = sessions[0], sessions[0].game
-    seconds = 0.0
-    display: Display | None = None
-    failure: UserError | None = None
+    seconds, failure = 0.0, None
     pace = Pace(unpaced=config.max_speed)
+    episodes, endless = wanted(config)
+    watchers = Watchers(config, sessions, pace)
     try:
         with contextlib.ExitStack() as stack:
-            display = _display(config, sessions)
-            if display:
-                stack.callback(display.close)
-            page = stack.enter_context(served(config, sessions, pace)) if config.serve else None
-            log = stack.enter_context(DecisionLog(config.telemetry)) if config.telemetry else None
-            bar = None
-            if not terminal_shown(config) and not endless:
-                bar = stack.enter_context(_progress(config, episodes))
-            trace = None
-            if config.trace:
-                trace = TraceRecorder(config.trace, config.environment, config.seed, provenance)
-                # Written whatever ends the play: what was played is there to be played again.
-                stack.callback(trace.write, sessions)
+            watchers.begin(stack, provenance, None if endless else episodes)
             stack.enter_context(steady_interpreter())
             loop = play_live(sessions, clock, pace)
             stack.enter_context(contextlib.closing(loop))
             began_s = clock.now()
             for ticks in loop:
-                if page:
-                    page.turn(ticks)
+                watchers.turn(ticks)
                 seconds = clock.now() - began_s
                 # A paused game ticks not at all; the last tick is shown and kept as every other.
                 if ticks:
-                    if display:
-                        display.offer(sessions, ticks)
-                    if log:
-                        log.add(sessions, ticks)
-                    if trace:
-                        trace.add(sessions, ticks)
                     for score, tick in zip(scores, ticks, strict=True):
                         score.see(tick)
-                    if bar and (ticks[0].over or ticks[0].frame % game.rate_hz < 1):
-                        done = len(scores[0].games) if episodes else min(int(seconds), bar.total)
-                        bar.advance(done - bar.done, score=ticks[0].score, misses=first.telemetry.misses)
+                    watchers.see(ticks, len(scores[0].games) if episodes else int(seconds))
                 if stop or (config.seconds and seconds >= config.seconds):
                     break
                 if episodes and all(len(score.games) >= episodes for score in scores):
                     break
-    except UserError as error:
-        if not first.telemetry.ticks:
+    except (UserError, OSError) as error:
+        if not sessions[0].telemetry.ticks:
             raise
-        failure = error
+        failure = error if isinstance(error, UserError) else unwritten(error)
+    game, display = sessions[0].game, watchers.display
     told = [
         {"agent": session.name, **score.summary(), **_health(session), **session.telemetry.summary()}
         for session, score in zip(sessions, scores, strict=True)
     ]
     summary = {
-        "game": sessions[0].game.spec.name,
+        "game": game.spec.name,
         "frame_skip": game.frames_per_decision,
         "rate_hz": game.rate_hz,
         "seconds": round(seconds, 3),
@@ -157,6 +134,80 @@ def _play(
         "agents": told,
     }
     return summary, failure
+
+
+class Watchers:
+    """Who looks on while it is played, and what is written: display, live page, log, trace, progress.
+
+    Args:
+        config: of the play.
+        sessions: whom they watch.
+        pace: what viewers of the page change.
+
+    Attributes:
+        display: what draws, None where nothing does.
+    """
+
+    def __init__(self, config: PlayConfig, sessions: list[Session], pace: Pace) -> None:
+        self._config, self._sessions, self._pace = config, sessions, pace
+        self.display: Display | None = None
+        self._page: Page | None = None
+        self._log: DecisionLog | None = None
+        self._trace: TraceRecorder | None = None
+        self._bar: Progress | None = None
+
+    def begin(self, stack: contextlib.ExitStack, provenance: Provenance, episodes: int | None) -> None:
+        """Make those that the options ask for; ``stack`` ends them.
+
+        Raises:
+            UserError: a file cannot be written, or the page cannot be served.
+        """
+        config, sessions = self._config, self._sessions
+        self.display = _display(config, sessions)
+        if self.display:
+            stack.callback(self.display.close)
+        if config.serve:
+            self._page = stack.enter_context(served(config, sessions, self._pace))
+        if config.telemetry:
+            self._log = stack.enter_context(DecisionLog(config.telemetry))
+        if not terminal_shown(config) and (episodes or config.seconds):
+            self._bar = stack.enter_context(_progress(config, episodes))
+        if config.trace:
+            self._trace = TraceRecorder(config.trace, config.environment, config.seed, provenance)
+            # Written whatever ends the play: what was played is there to be played again.
+            stack.callback(self._trace.write, sessions)
+
+    def turn(self, ticks: list[Tick]) -> None:
+        """Do what the page's viewers ask for; called for every frame, time standing still or not."""
+        if self._page:
+            self._page.turn(ticks)
+
+    def see(self, ticks: list[Tick], done: int) -> None:
+        """Take in a frame, with how many games or seconds are done."""
+        sessions = self._sessions
+        if self.display:
+            self.display.offer(sessions, ticks)
+        if self._log:
+            self._log.add(sessions, ticks)
+        if self._trace:
+            self._trace.add(sessions, ticks)
+        if self._bar and (ticks[0].over or ticks[0].frame % sessions[0].game.rate_hz < 1):
+            misses = sessions[0].telemetry.misses
+            self._bar.advance(
+                min(done, self._bar.total) - self._bar.done, score=ticks[0].score, misses=misses
+            )
+
+
+def wanted(config: PlayConfig) -> tuple[int | None, bool]:
+    """Return how many games are to be played, None where seconds decide alone; and whether it has no end."""
+    endless = config.serve and not config.episodes and not config.seconds
+    return config.episodes if config.episodes or config.seconds or endless else 1, endless
+
+
+def unwritten(error: OSError) -> UserError:
+    """Return what to say of a file that could not be written while it was played."""
+    name = error.filename or "a file of this play"
+    return UserError(f"{name}: {error.strerror or error}", "make room, or choose another place")
 
 
 def _health(session: Session) -> dict[str, Any]:

@@ -1,9 +1,7 @@
 """The live page's process: frames from the ring to every viewer by WebSocket, commands from viewers to the loop.
 
-One message a frame, for all viewers alike: a little-endian uint32 with the header's length, the header as JSON (each
-agent's figures), the screens as PNG, and for agents on cores a byte a core, 0..255, how much of it fired, where the
-decision is new. A scene is told as JSON text when it changes. A viewer that is slow gets the newest frame when it is
-ready for one: it loses frames, nobody waits for it. What it sends is bounded and checked.
+A viewer that is slow gets the newest message when it is ready for one: it loses frames, nobody waits for it. What it
+sends is bounded and checked. :mod:`spikestill.runtime.broadcast` has the messages.
 
 This is the one module that knows the web server (Starlette and uvicorn, the extra ``serve``).
 """
@@ -11,42 +9,31 @@ This is the one module that knows the web server (Starlette and uvicorn, the ext
 from __future__ import annotations
 
 import asyncio
-import hmac
-import ipaddress
+import contextlib
 import json
-import os
 import socket
-import struct
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from spikestill.common.agents import live_agents
-from spikestill.common.environment import environment_names
 from spikestill.common.errors import UserError
-from spikestill.common.spikes import activity
+from spikestill.runtime.admission import allowed, listen
+from spikestill.runtime.broadcast import MOST_BYTES, Broadcast
 from spikestill.runtime.clock import step_back
-from spikestill.runtime.controls import checked
-from spikestill.runtime.frame_ring import STATES
 from spikestill.runtime.onlooker import Seat
-from spikestill.runtime.perturb import KINDS
-from spikestill.runtime.scene import Scene
-from spikestill.runtime.telemetry import percentiles_ms, prometheus
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.websockets import WebSocket
 
 NICENESS = 5
 MOST_VIEWERS = 64
-MOST_BYTES = 2_000
-"""Of one message from a viewer."""
 MOST_COMMANDS_PER_S = 60
-RECENT = 3_600
-GIF_SECONDS = 5.0
+NOT_ALLOWED, TOO_MANY = 4403, 4429
 PAGE = Path(__file__).resolve().parent / "page.html"
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -57,331 +44,112 @@ HEADERS = {
 }
 
 
-def png(screen_HW3: np.ndarray) -> bytes:
-    """Return a screen as PNG, quickly: games have few colours."""
-    import io
-
-    from PIL import Image
-
-    out = io.BytesIO()
-    Image.fromarray(screen_HW3).save(out, "PNG", compress_level=1)
-    return out.getvalue()
-
-
-class Broadcast:
-    """What viewers get: the newest frame and scene, and the state of the controls.
+class Site:
+    """What is answered to whom.
 
     Args:
-        seat: where frames come from.
-        commands: descriptor of the pipe to the loop, not blocking.
-    """
-
-    def __init__(self, seat: Seat, commands: int) -> None:
-        self._seat, self._commands = seat, commands
-        self.frame, self.number = b"", 0
-        self.scene = seat.scene(0)
-        self._scene_number = 0
-        self.texts: dict[str, str] = {}
-        self.controls: dict[str, Any] = {"paused": False, "speed": 1.0}
-        self._latency: list[deque[float]] = []
-        self._told: list[dict[str, Any]] = []
-        self._answers: list[int] = []
-        self._recording: Any = None
-        self._panel: Any = None
-        self._first = 0
-        self.files: dict[str, bytes] = {}
-        self._wish: str | None = None
-        self.changed = asyncio.Event()
-        self.loop = asyncio.get_running_loop()
-        self._show(self.scene)
-
-    def read(self) -> None:
-        """Take in every frame, until there are no more; in a thread of its own."""
-        for frame in self._seat.ring.frames():
-            if frame["scene"] != self._scene_number:
-                self._scene_number = int(frame["scene"])
-                self._stop_recording()
-                self._show(self._seat.scene(self._scene_number))
-            self._record(frame)
-            self.frame, self.number = self._message(frame), self.number + 1
-            self._wake()
-        self._stop_recording()
-        self.texts["end"] = json.dumps({"type": "end"})
-        self.number += 1
-        self._wake()
-
-    def _wake(self) -> None:
-        self.loop.call_soon_threadsafe(self.changed.set)
-
-    def _show(self, scene: Scene) -> None:
-        self.scene = scene
-        count = len(scene.actors)
-        self._latency = [deque(maxlen=RECENT) for _ in range(count)]
-        self._answers = [-2] * count
-        agents = []
-        for actor in scene.actors:
-            cores = None
-            if "column_U" in actor.layout:
-                layout = actor.layout
-                cores = {key: layout[f"{key}_U"].tolist() for key in ("column", "row", "layer")}
-                cores["chip"] = layout["chip"].tolist()
-            agents.append({"name": actor.name, "note": actor.note, "cores": cores})
-        self.texts["scene"] = json.dumps(
-            {
-                "type": "scene", "game": scene.game, "actions": scene.actions, "rate_hz": scene.rate_hz,
-                "frames_per_decision": scene.frames_per_decision, "atari": scene.atari, "agents": agents,
-                "notice": scene.notice, "known_agents": live_agents(), "kinds": KINDS,
-                "known_games": environment_names(), "states": STATES,
-            }
-        )  # fmt: skip
-        self._tell()
-
-    def _tell(self, notice: str = "") -> None:
-        self.texts["controls"] = json.dumps({"type": "controls", **self.controls, "notice": notice})
-        self.number += 1
-        self._wake()
-
-    def _message(self, frame: np.void) -> bytes:
-        """Return the message of a frame."""
-        heads, blobs, told = [], [], []
-        for index, (part, actor) in enumerate(zip(frame["sessions"], self.scene.actors, strict=False)):
-            fresh = int(part["answer"]) != self._answers[index]
-            self._answers[index] = int(part["answer"])
-            recent = self._latency[index]
-            if fresh and part["answer"] >= 0:
-                recent.append(float(part["latency_ms"]) / 1e3)
-            head: dict[str, Any] = {
-                name: int(part[name])
-                for name in (
-                    "frame",
-                    "game",
-                    "action",
-                    "decisions",
-                    "misses",
-                    "agreed",
-                    "compared",
-                    "state",
-                    "answer",
-                )
-            }
-            head["score"] = float(part["score"])
-            screen = png(part["screen"])
-            head["png"] = len(screen)
-            blobs.append(screen)
-            if fresh and part["answer"] >= 0:
-                head["latency_ms"] = round(float(part["latency_ms"]), 3)
-                head["votes"] = bool(part["votes"])
-                scores = part["scores"][: len(self.scene.actions)]
-                head["scores"] = [round(value, 4) if np.isfinite(value) else 0.0 for value in scores.tolist()]
-                layout = actor.layout
-                if "unit_W" in layout:
-                    words = part["trace"][None, : len(layout["unit_W"])]
-                    share_U = activity(layout["unit_W"], layout["planes_PW"], layout["neurons_U"], words)[0]
-                    head["cores"] = len(share_U)
-                    blobs.append((share_U * 255).astype(np.uint8).tobytes())
-            heads.append(head)
-            told.append(
-                {"agent": actor.name, "ticks": head["frame"], "latency_ms": {}, **head, "recent": recent}
-            )
-        self._told = told
-        header = json.dumps({"agents": heads}).encode()
-        return b"".join([struct.pack("<I", len(header)), header, *blobs])
-
-    def metrics(self) -> str:
-        """Return the agents' figures as Prometheus text."""
-        return prometheus(
-            [{**each, "latency_ms": percentiles_ms(list(each["recent"]))} for each in list(self._told)]
-        )
-
-    def wish(self, what: str) -> None:
-        """Record: ``gif``, five seconds; ``record``, an MP4 until ``stop``."""
-        self._wish = what
-
-    def _record(self, frame: np.void) -> None:
-        """Draw the frame into what is being recorded, beginning and ending it as was wished."""
-        wish, self._wish = self._wish, None
-        try:
-            if wish in ("gif", "record") and self._recording is None:
-                self._begin(frame, wish)
-            if self._recording is None:
-                return
-            number = int(frame["sessions"][0]["frame"]) - self._first
-            if self._recording.wants(number):
-                self._recording.add(self._panel.draw(frame), number)
-            over = self._recording.path.suffix == ".gif" and number > GIF_SECONDS * self.scene.rate_hz
-            if wish == "stop" or over:
-                self._stop_recording()
-        except (OSError, UserError) as error:
-            self._recording = None
-            self._tell(f"not recorded: {error}")
-
-    def _begin(self, frame: np.void, wish: str) -> None:
-        import tempfile
-
-        from spikestill.runtime.mosaic import picture_of
-        from spikestill.runtime.recording import recorder
-
-        self._panel = picture_of(self.scene, self._seat.dtype)
-        name = f"spikestill-{self.scene.game}-{time.strftime('%H%M%S')}.{'gif' if wish == 'gif' else 'mp4'}"
-        writer = recorder(
-            Path(tempfile.mkdtemp(prefix="spikestill-")) / name, self._panel.size, self.scene.rate_hz
-        )
-        writer.__enter__()
-        self._recording, self._first = writer, int(frame["sessions"][0]["frame"])
-        self.controls["recording"] = wish
-        self._tell()
-
-    def _stop_recording(self) -> None:
-        writer, self._recording = self._recording, None
-        if writer is None:
-            return
-        try:
-            writer.__exit__(None, None, None)
-            content = writer.path.read_bytes()
-            writer.path.unlink()
-            writer.path.parent.rmdir()
-            self.files = {writer.path.name: content}
-            self.controls["file"] = writer.path.name
-        except (OSError, UserError) as error:
-            self._tell(f"not recorded: {error}")
-        self.controls["recording"] = None
-        self._tell()
-
-    def command(self, text: str) -> None:
-        """Pass a viewer's command on to the loop.
-
-        Raises:
-            UserError: it is none; it is not passed on.
-        """
-        if len(text) > MOST_BYTES:
-            raise UserError(f"a message of {len(text)} characters, {MOST_BYTES} is the most", "send less")
-        try:
-            parsed = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise UserError("a message that is no JSON", "send a command") from error
-        if isinstance(parsed, Mapping) and parsed.get("do") in ("gif", "record", "stop"):
-            self.wish(str(parsed["do"]))
-            return
-        command = checked(parsed, len(self.scene.actors), len(self.scene.actions))
-        try:
-            os.write(self._commands, json.dumps(command).encode() + b"\n")
-        except BlockingIOError as error:
-            raise UserError("the loop is behind with commands", "wait a moment") from error
-        if command["do"] == "pause":
-            self.controls["paused"] = command["on"]
-        elif command["do"] == "speed":
-            self.controls["speed"] = command["value"]
-        self._tell()
-
-
-def allowed(host: str, token: str, headers: Mapping[str, str], query: Mapping[str, str]) -> bool:
-    """Return whether a request may look on: its Origin is this page, its Host a name of ours, its token right.
-
-    Args:
+        broadcast: what viewers get.
         host: where the server listens.
-        token: what viewers must know; '' where only this machine reaches the server.
-        headers: the request's, in lower case.
-        query: of its address.
+        token: what viewers must know, '' for nothing.
     """
-    here = headers.get("host", "")
-    origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != here:
-        return False
-    # A page elsewhere whose name was made to point here is not ours.
-    if not token and not loopback(urlsplit(f"//{here}").hostname or ""):
-        return False
-    return not token or hmac.compare_digest(query.get("token", "").encode(), token.encode())
 
+    def __init__(self, broadcast: Broadcast, host: str, token: str) -> None:
+        self._broadcast, self._host, self._token = broadcast, host, token
+        self._viewers: set[asyncio.Event] = set()
 
-def loopback(host: str) -> bool:
-    """Return whether a host is this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    def application(self) -> Starlette:
+        """Return it as Starlette's application."""
+        from starlette.applications import Starlette
+        from starlette.routing import Route, WebSocketRoute
 
+        return Starlette(
+            routes=[
+                Route("/", self._page),
+                Route("/metrics", self._metrics),
+                Route("/file/{name}", self._file),
+                WebSocketRoute("/ws", self._look),
+            ]
+        )
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
-
-    Raises:
-        UserError: the port is in use or not allowed, or there is no such address.
-    """
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        found = socket.socket(family, socket.SOCK_STREAM)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((host, port))
-        found.listen(128)
-    except OSError as error:
-        found.close()
-        raise UserError(
-            f"{host}:{port}: cannot serve there ({error.strerror or error})", "give another --port, 0 for any"
-        ) from error
-    return found
-
-
-async def serve(seat: Seat, sock: socket.socket, host: str, token: str, commands: int) -> None:
-    """Serve until the frames end."""
-    import uvicorn
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import HTMLResponse, PlainTextResponse, Response
-    from starlette.routing import Route, WebSocketRoute
-    from starlette.websockets import WebSocket, WebSocketDisconnect
-
-    broadcast = Broadcast(seat, commands)
-    viewers: set[asyncio.Event] = set()
-
-    async def wake() -> None:
+    async def wake_viewers(self) -> None:
+        """Let every viewer know of what is new, for ever."""
         while True:
-            await broadcast.changed.wait()
-            broadcast.changed.clear()
-            for event in viewers:
+            await self._broadcast.changed.wait()
+            self._broadcast.changed.clear()
+            for event in self._viewers:
                 event.set()
 
-    def refused(request: Request) -> bool:
-        return not allowed(host, token, request.headers, request.query_params)
+    def _refused(self, asked: Request | WebSocket) -> bool:
+        return not allowed(self._host, self._token, asked.headers, asked.query_params)
 
-    async def page(request: Request) -> Response:
-        if refused(request):
+    async def _page(self, request: Request) -> Response:
+        from starlette.responses import HTMLResponse, PlainTextResponse
+
+        if self._refused(request):
             return PlainTextResponse("not allowed: open the address that the command printed\n", 403, HEADERS)
         return HTMLResponse(PAGE.read_text(encoding="utf-8"), headers=HEADERS)
 
-    async def metrics(request: Request) -> Response:
-        if refused(request):
+    async def _metrics(self, request: Request) -> Response:
+        from starlette.responses import PlainTextResponse
+
+        if self._refused(request):
             return PlainTextResponse("not allowed\n", 403, HEADERS)
-        return PlainTextResponse(broadcast.metrics(), headers=HEADERS, media_type="text/plain; version=0.0.4")
+        text = self._broadcast.metrics()
+        return PlainTextResponse(text, headers=HEADERS, media_type="text/plain; version=0.0.4")
 
-    async def file(request: Request) -> Response:
-        content = broadcast.files.get(request.path_params["name"])
-        if refused(request) or content is None:
-            return PlainTextResponse("not there\n", 404, HEADERS)
-        kind = "image/gif" if request.path_params["name"].endswith(".gif") else "video/mp4"
+    async def _file(self, request: Request) -> Response:
+        from starlette.responses import PlainTextResponse, Response
+
         name = request.path_params["name"]
-        return Response(
-            content,
-            media_type=kind,
-            headers={**HEADERS, "Content-Disposition": f'attachment; filename="{name}"'},
-        )
+        content = self._broadcast.files.get(name)
+        if self._refused(request) or content is None:
+            return PlainTextResponse("not there\n", 404, HEADERS)
+        kind = "image/gif" if name.endswith(".gif") else "video/mp4"
+        saved_as = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return Response(content, media_type=kind, headers={**HEADERS, **saved_as})
 
-    async def listen_to(socket_: WebSocket) -> None:
+    async def _look(self, viewer: WebSocket) -> None:
+        """Show a viewer what there is, and hear it, until it goes."""
+        from starlette.websockets import WebSocketDisconnect
+
+        if self._refused(viewer):
+            await viewer.close(NOT_ALLOWED)
+            return
+        if len(self._viewers) >= MOST_VIEWERS:
+            await viewer.close(TOO_MANY)
+            return
+        await viewer.accept()
+        event = asyncio.Event()
+        event.set()
+        self._viewers.add(event)
+        tasks = [asyncio.create_task(self._hear(viewer)), asyncio.create_task(self._show(viewer, event))]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                error = task.exception()
+                if error is not None and not isinstance(error, WebSocketDisconnect | RuntimeError | KeyError):
+                    raise error
+        finally:
+            self._viewers.discard(event)
+            for task in tasks:
+                task.cancel()
+
+    async def _hear(self, viewer: WebSocket) -> None:
         spent, began_s = 0, time.monotonic()
         while True:
-            text = await socket_.receive_text()
+            text = await viewer.receive_text()
             if time.monotonic() - began_s > 1:
                 spent, began_s = 0, time.monotonic()
             spent += 1
             try:
                 if spent > MOST_COMMANDS_PER_S:
                     raise UserError(f"more than {MOST_COMMANDS_PER_S} commands a second", "send fewer")
-                broadcast.command(text)
+                self._broadcast.command(text)
             except UserError as error:
-                await socket_.send_text(json.dumps({"type": "refused", "text": str(error)}))
+                await viewer.send_text(json.dumps({"type": "refused", "text": str(error)}))
 
-    async def show_to(socket_: WebSocket, event: asyncio.Event) -> None:
+    async def _show(self, viewer: WebSocket, event: asyncio.Event) -> None:
+        broadcast = self._broadcast
         sent: dict[str, str] = {}
         frame = b""
         while True:
@@ -391,60 +159,35 @@ async def serve(seat: Seat, sock: socket.socket, host: str, token: str, commands
                 text = broadcast.texts.get(name)
                 if text is not None and sent.get(name) != text:
                     sent[name] = text
-                    await socket_.send_text(text)
+                    await viewer.send_text(text)
             if broadcast.frame is not frame and broadcast.frame:
                 frame = broadcast.frame
-                await socket_.send_bytes(frame)
+                await viewer.send_bytes(frame)
 
-    async def look(socket_: WebSocket) -> None:
-        if not allowed(host, token, socket_.headers, socket_.query_params):
-            await socket_.close(4403)
-            return
-        if len(viewers) >= MOST_VIEWERS:
-            await socket_.close(4429)
-            return
-        await socket_.accept()
-        event = asyncio.Event()
-        event.set()
-        viewers.add(event)
-        tasks = [asyncio.create_task(listen_to(socket_)), asyncio.create_task(show_to(socket_, event))]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                error = task.exception()
-                if error is not None and not isinstance(error, WebSocketDisconnect | RuntimeError | KeyError):
-                    raise error
-        finally:
-            viewers.discard(event)
-            for task in tasks:
-                task.cancel()
 
-    app = Starlette(
-        routes=[
-            Route("/", page),
-            Route("/metrics", metrics),
-            Route("/file/{name}", file),
-            WebSocketRoute("/ws", look),
-        ]
-    )
+async def serve(seat: Seat, sock: socket.socket, host: str, token: str, commands: int) -> None:
+    """Serve until the frames end."""
+    import uvicorn
+
+    broadcast = Broadcast(seat, commands)
+    site = Site(broadcast, host, token)
     config = uvicorn.Config(
-        app, log_level="error", access_log=False, ws_max_size=MOST_BYTES, ws_max_queue=4, lifespan="off",
-        ws_per_message_deflate=False, timeout_graceful_shutdown=1, server_header=False,
+        site.application(), log_level="error", access_log=False, ws_max_size=MOST_BYTES, ws_max_queue=4,
+        lifespan="off", ws_per_message_deflate=False, timeout_graceful_shutdown=1, server_header=False,
     )  # fmt: skip
     server = uvicorn.Server(config)
     reader = threading.Thread(target=broadcast.read, name="frames", daemon=True)
-    waking = asyncio.create_task(wake())
+    waking = asyncio.create_task(site.wake_viewers())
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     while not server.started and not serving.done():
         await asyncio.sleep(0.01)
     reader.start()
     address = sock.getsockname()
     shown = f"[{address[0]}]" if ":" in address[0] else address[0]
-    print(
-        f"live page: http://{shown}:{address[1]}/{f'?token={token}' if token else ''}",
-        file=sys.stderr,
-        flush=True,
-    )
+    page = f"http://{shown}:{address[1]}/{f'?token={token}' if token else ''}"
+    # A terminal that was closed reads it no more.
+    with contextlib.suppress(OSError):
+        print(f"live page: {page}", file=sys.stderr, flush=True)
     seat.ready()
     while reader.is_alive() and not serving.done():
         await asyncio.sleep(0.1)

@@ -15,43 +15,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
 from spikestill.common.environment import ActionSpace, Discrete, Observations
-from spikestill.common.policy import Decision, Policy
-from spikestill.runtime.clock import Clock, FrameTimer, real_time_thread
+from spikestill.common.policy import Policy
+from spikestill.runtime.clock import Clock, FrameTimer
 from spikestill.runtime.live import LiveGame
 from spikestill.runtime.telemetry import Telemetry
+from spikestill.runtime.worker import CLOSE_TIMEOUT_S, AgentThread, Answer, in_background
 
-CLOSE_TIMEOUT_S = 10.0
 STALL_ANSWER_S = 2.0
 """An agent that thinks longer than this about one observation is called stalled."""
 REMEMBERED = 256
 """Decisions kept for comparing agents that see the same game."""
-Made = TypeVar("Made")
 State = Literal["playing", "starting", "stalled", "failed"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    """An agent's decision on observation ``number``, with when it was sensed and when it was ready (s)."""
-
-    number: int
-    decision: Decision
-    observations: Observations
-    sensed_s: float
-    ready_s: float
-
-    @property
-    def latency_s(self) -> float:
-        """Sensation to action, seconds."""
-        return self.ready_s - self.sensed_s
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,77 +59,6 @@ class Tick:
     over: bool
     missed: bool
     answer: Answer | None
-
-
-class AgentThread:
-    """An agent at work in its own thread; it is only ever handed the newest observation."""
-
-    def __init__(self, agent: Policy, clock: Clock, name: str = "agent") -> None:
-        self._agent, self._clock = agent, clock
-        self._slot: tuple[int, Observations, float] | None = None
-        self._lock = threading.Lock()
-        self._answers: deque[Answer] = deque()
-        self._error: BaseException | None = None
-        self._closing = self._finished = False
-        self.began_s: float | None = None
-        clock.enter()
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
-
-    def submit(self, number: int, observations: Observations, sensed_s: float) -> bool:
-        """Hand over an observation; return False where it replaced one that the agent had not begun with."""
-        with self._lock:
-            replaced, self._slot = self._slot, (number, observations, sensed_s)
-        self._clock.notify()
-        return replaced is None
-
-    def take(self) -> list[Answer]:
-        """Return the answers since the last call, oldest first, without waiting.
-
-        Raises:
-            Exception: whatever the agent raised, once its answers before that are taken.
-        """
-        found = [self._answers.popleft() for _ in range(len(self._answers))]
-        if not found and self._error is not None:
-            raise self._error
-        return found
-
-    def settled(self) -> bool:
-        """Return True where an answer or an error waits to be taken."""
-        return bool(self._answers) or self._finished
-
-    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Let the agent finish what it is at, for a while at most, and end its thread."""
-        self._closing = True
-        self._clock.notify()
-        self._clock.wait(lambda: self._finished, timeout_s)
-
-    def _work(self) -> None:
-        try:
-            with real_time_thread():
-                while self._work_once():
-                    pass
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._finished = True
-            self._clock.leave()
-            self._clock.notify()
-
-    def _work_once(self) -> bool:
-        """Wait for an observation and answer it; return False at the end, when what waits is nobody's any more."""
-        self._clock.wait(lambda: self._closing or self._slot is not None)
-        with self._lock:
-            task, self._slot = self._slot, None
-        if self._closing or task is None:
-            return False
-        number, observations, sensed_s = task
-        self.began_s = self._clock.now()
-        decision = self._agent.act(observations)
-        ready_s, self.began_s = self._clock.now(), None
-        self._answers.append(Answer(number, decision, observations, sensed_s, ready_s))
-        self._clock.notify()
-        return True
 
 
 class Session:
@@ -399,17 +310,3 @@ def neutral(actions: ActionSpace) -> Any:
     if isinstance(actions, Discrete):
         return 0
     return np.clip(np.zeros(actions.shape, np.float32), actions.low, actions.high).astype(np.float32)
-
-
-def in_background(make: Callable[[], Made]) -> Future[Made]:
-    """Run ``make`` in a thread of its own, which does not keep the program alive."""
-    future: Future[Made] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(make())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=work, name="opening an agent", daemon=True).start()
-    return future

@@ -10,12 +10,14 @@ import pytest
 
 from spikestill.common.policy import Decision, Observations
 from spikestill.configs.environment import EnvironmentConfig
-from spikestill.runtime.clock import STALL_S, FrameTimer, MonotonicClock, VirtualClock, real_time_thread
+from spikestill.runtime.clock import STALL_S, FrameTimer, MonotonicClock, real_time_thread, step_back
 from spikestill.runtime.emulator import Emulator
 from spikestill.runtime.loop import play_live
-from spikestill.runtime.session import AgentThread, Session, Tick
+from spikestill.runtime.session import Session, Tick
 from spikestill.runtime.telemetry import Telemetry
+from spikestill.runtime.worker import AgentThread
 from spikestill.teacher.atari.environment import make_vector_env
+from tests.runtime.virtual_clock import VirtualClock
 
 FRAME_S = 1 / 60
 
@@ -217,6 +219,25 @@ def test_real_time_ends_where_only_a_privileged_thread_may_clear_its_flag(
         assert granted
     assert policies == [
         os.SCHED_OTHER, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK
+    ]  # fmt: skip
+
+
+def test_a_thread_in_real_time_keeps_its_priority_and_what_looks_on_leaves_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program under ``chrt -f 10`` would otherwise be put behind whatever else plays at the least priority."""
+    calls = []
+    monkeypatch.setattr(os, "sched_getscheduler", lambda thread: os.SCHED_FIFO)
+    monkeypatch.setattr(os, "sched_getparam", lambda thread: os.sched_param(10))
+    monkeypatch.setattr(os, "setpriority", lambda *arguments: None)
+    monkeypatch.setattr(
+        os, "sched_setscheduler", lambda thread, policy, found: calls.append((policy, found.sched_priority))
+    )
+    with real_time_thread() as granted:
+        assert granted
+    step_back(5)
+    assert calls == [
+        (os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, 10), (os.SCHED_FIFO, 10), (os.SCHED_OTHER, 0)
     ]  # fmt: skip
 
 

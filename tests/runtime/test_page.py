@@ -20,8 +20,8 @@ from urllib.request import Request, urlopen
 import pytest
 
 from spikestill.common.errors import UserError
+from spikestill.runtime.admission import allowed, listen, loopback
 from spikestill.runtime.controls import checked
-from spikestill.runtime.server import allowed, listen, loopback
 from tests.runtime.artefacts import Files
 
 pytest.importorskip("starlette")

@@ -28,12 +28,13 @@ from spikestill.common.policy import Decision, Policy
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.play import PlayConfig
 from spikestill.runtime import play
-from spikestill.runtime.clock import MonotonicClock, VirtualClock
+from spikestill.runtime.clock import MonotonicClock
 from spikestill.runtime.emulator import Emulator
 from spikestill.runtime.loop import Pace, play_live
 from spikestill.runtime.session import Session, Tick
 from spikestill.runtime.telemetry import Telemetry, prometheus
 from tests.runtime.artefacts import Files
+from tests.runtime.virtual_clock import VirtualClock
 
 PONG = EnvironmentConfig(game="pong")
 

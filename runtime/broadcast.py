@@ -1,0 +1,253 @@
+"""What every viewer of the live page gets: frames from the ring as messages, and commands on their way to the loop.
+
+One message a frame, for all viewers alike: a little-endian uint32 with the header's length, the header as JSON (each
+agent's figures), the screens as PNG, and for agents on cores a byte a core, 0..255, how much of it fired, where the
+decision is new. A scene is told as JSON text when it changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import struct
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spikestill.common.agents import live_agents
+from spikestill.common.environment import environment_names
+from spikestill.common.errors import UserError
+from spikestill.common.spikes import activity
+from spikestill.runtime.controls import checked
+from spikestill.runtime.frame_ring import STATES
+from spikestill.runtime.onlooker import Seat
+from spikestill.runtime.perturb import KINDS
+from spikestill.runtime.scene import Scene
+from spikestill.runtime.telemetry import percentiles_ms, prometheus
+
+MOST_BYTES = 2_000
+"""Of one message from a viewer."""
+RECENT = 3_600
+GIF_SECONDS = 5.0
+
+
+def png(screen_HW3: np.ndarray) -> bytes:
+    """Return a screen as PNG, quickly: games have few colours."""
+    import io
+
+    from PIL import Image
+
+    out = io.BytesIO()
+    Image.fromarray(screen_HW3).save(out, "PNG", compress_level=1)
+    return out.getvalue()
+
+
+class Broadcast:
+    """What viewers get: the newest frame and scene, and the state of the controls.
+
+    Args:
+        seat: where frames come from.
+        commands: descriptor of the pipe to the loop, not blocking.
+    """
+
+    def __init__(self, seat: Seat, commands: int) -> None:
+        self._seat, self._commands = seat, commands
+        self.frame, self.number = b"", 0
+        self.scene = seat.scene(0)
+        self._scene_number = 0
+        self.texts: dict[str, str] = {}
+        self.controls: dict[str, Any] = {"paused": False, "speed": 1.0}
+        self._latency: list[deque[float]] = []
+        self._told: list[dict[str, Any]] = []
+        self._answers: list[int] = []
+        self._recording: Any = None
+        self._panel: Any = None
+        self._first = 0
+        self.files: dict[str, bytes] = {}
+        self._wish: str | None = None
+        self.changed = asyncio.Event()
+        self.loop = asyncio.get_running_loop()
+        self._show(self.scene)
+
+    def read(self) -> None:
+        """Take in every frame, until there are no more; in a thread of its own."""
+        for frame in self._seat.ring.frames():
+            if frame["scene"] != self._scene_number:
+                self._scene_number = int(frame["scene"])
+                self._stop_recording()
+                self._show(self._seat.scene(self._scene_number))
+            self._record(frame)
+            self.frame, self.number = self._message(frame), self.number + 1
+            self._wake()
+        self._stop_recording()
+        self.texts["end"] = json.dumps({"type": "end"})
+        self.number += 1
+        self._wake()
+
+    def _wake(self) -> None:
+        self.loop.call_soon_threadsafe(self.changed.set)
+
+    def _show(self, scene: Scene) -> None:
+        self.scene = scene
+        count = len(scene.actors)
+        self._latency = [deque(maxlen=RECENT) for _ in range(count)]
+        self._answers = [-2] * count
+        agents = []
+        for actor in scene.actors:
+            cores = None
+            if "column_U" in actor.layout:
+                layout = actor.layout
+                cores = {key: layout[f"{key}_U"].tolist() for key in ("column", "row", "layer")}
+                cores["chip"] = layout["chip"].tolist()
+            agents.append({"name": actor.name, "note": actor.note, "cores": cores})
+        self.texts["scene"] = json.dumps(
+            {
+                "type": "scene", "game": scene.game, "actions": scene.actions, "rate_hz": scene.rate_hz,
+                "frames_per_decision": scene.frames_per_decision, "atari": scene.atari, "agents": agents,
+                "notice": scene.notice, "known_agents": live_agents(), "kinds": KINDS,
+                "known_games": environment_names(), "states": STATES,
+            }
+        )  # fmt: skip
+        self._tell()
+
+    def _tell(self, notice: str = "") -> None:
+        self.texts["controls"] = json.dumps({"type": "controls", **self.controls, "notice": notice})
+        self.number += 1
+        self._wake()
+
+    def _message(self, frame: np.void) -> bytes:
+        """Return the message of a frame."""
+        heads, blobs, told = [], [], []
+        for index, (part, actor) in enumerate(zip(frame["sessions"], self.scene.actors, strict=False)):
+            fresh = int(part["answer"]) != self._answers[index]
+            self._answers[index] = int(part["answer"])
+            recent = self._latency[index]
+            if fresh and part["answer"] >= 0:
+                recent.append(float(part["latency_ms"]) / 1e3)
+            head: dict[str, Any] = {
+                name: int(part[name])
+                for name in (
+                    "frame",
+                    "game",
+                    "action",
+                    "decisions",
+                    "misses",
+                    "agreed",
+                    "compared",
+                    "state",
+                    "answer",
+                )
+            }
+            head["score"] = float(part["score"])
+            screen = png(part["screen"])
+            head["png"] = len(screen)
+            blobs.append(screen)
+            if fresh and part["answer"] >= 0:
+                head["latency_ms"] = round(float(part["latency_ms"]), 3)
+                head["votes"] = bool(part["votes"])
+                scores = part["scores"][: len(self.scene.actions)]
+                head["scores"] = [round(value, 4) if np.isfinite(value) else 0.0 for value in scores.tolist()]
+                layout = actor.layout
+                if "unit_W" in layout:
+                    words = part["trace"][None, : len(layout["unit_W"])]
+                    share_U = activity(layout["unit_W"], layout["planes_PW"], layout["neurons_U"], words)[0]
+                    head["cores"] = len(share_U)
+                    blobs.append((share_U * 255).astype(np.uint8).tobytes())
+            heads.append(head)
+            told.append(
+                {"agent": actor.name, "ticks": head["frame"], "latency_ms": {}, **head, "recent": recent}
+            )
+        self._told = told
+        header = json.dumps({"agents": heads}).encode()
+        return b"".join([struct.pack("<I", len(header)), header, *blobs])
+
+    def metrics(self) -> str:
+        """Return the agents' figures as Prometheus text."""
+        return prometheus(
+            [{**each, "latency_ms": percentiles_ms(list(each["recent"]))} for each in list(self._told)]
+        )
+
+    def wish(self, what: str) -> None:
+        """Record: ``gif``, five seconds; ``record``, an MP4 until ``stop``."""
+        self._wish = what
+
+    def _record(self, frame: np.void) -> None:
+        """Draw the frame into what is being recorded, beginning and ending it as was wished."""
+        wish, self._wish = self._wish, None
+        try:
+            if wish in ("gif", "record") and self._recording is None:
+                self._begin(frame, wish)
+            if self._recording is None:
+                return
+            number = int(frame["sessions"][0]["frame"]) - self._first
+            if self._recording.wants(number):
+                self._recording.add(self._panel.draw(frame), number)
+            over = self._recording.path.suffix == ".gif" and number > GIF_SECONDS * self.scene.rate_hz
+            if wish == "stop" or over:
+                self._stop_recording()
+        except (OSError, UserError) as error:
+            self._recording = None
+            self._tell(f"not recorded: {error}")
+
+    def _begin(self, frame: np.void, wish: str) -> None:
+        import tempfile
+
+        from spikestill.runtime.mosaic import picture_of
+        from spikestill.runtime.recording import recorder
+
+        self._panel = picture_of(self.scene, self._seat.dtype)
+        name = f"spikestill-{self.scene.game}-{time.strftime('%H%M%S')}.{'gif' if wish == 'gif' else 'mp4'}"
+        writer = recorder(
+            Path(tempfile.mkdtemp(prefix="spikestill-")) / name, self._panel.size, self.scene.rate_hz
+        )
+        writer.__enter__()
+        self._recording, self._first = writer, int(frame["sessions"][0]["frame"])
+        self.controls["recording"] = wish
+        self._tell()
+
+    def _stop_recording(self) -> None:
+        writer, self._recording = self._recording, None
+        if writer is None:
+            return
+        try:
+            writer.__exit__(None, None, None)
+            content = writer.path.read_bytes()
+            writer.path.unlink()
+            writer.path.parent.rmdir()
+            self.files = {writer.path.name: content}
+            self.controls["file"] = writer.path.name
+        except (OSError, UserError) as error:
+            self._tell(f"not recorded: {error}")
+        self.controls["recording"] = None
+        self._tell()
+
+    def command(self, text: str) -> None:
+        """Pass a viewer's command on to the loop.
+
+        Raises:
+            UserError: it is none; it is not passed on.
+        """
+        if len(text) > MOST_BYTES:
+            raise UserError(f"a message of {len(text)} characters, {MOST_BYTES} is the most", "send less")
+        try:
+            parsed = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UserError("a message that is no JSON", "send a command") from error
+        if isinstance(parsed, Mapping) and parsed.get("do") in ("gif", "record", "stop"):
+            self.wish(str(parsed["do"]))
+            return
+        command = checked(parsed, len(self.scene.actors), len(self.scene.actions))
+        try:
+            os.write(self._commands, json.dumps(command).encode() + b"\n")
+        except BlockingIOError as error:
+            raise UserError("the loop is behind with commands", "wait a moment") from error
+        if command["do"] == "pause":
+            self.controls["paused"] = command["on"]
+        elif command["do"] == "speed":
+            self.controls["speed"] = command["value"]
+        self._tell()

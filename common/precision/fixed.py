@@ -31,6 +31,8 @@ Int64 = npt.NDArray[np.int64]
 
 HALF = 16
 """Bits of half a word: the narrow side of the element's multipliers, and FIXAR's quantised activations."""
+GOLDEN = 0x9E3779B9
+"""Step of the random generator's state: 2^32 over the golden ratio."""
 TERMS = 1 << 15
 """Products that a 64-bit sum of 32 x 17 bits holds for certain: 2^31 2^16 2^15 = 2^62."""
 AFFINE_SHIFT = 8
@@ -305,10 +307,15 @@ def random_bits(key: int, counter: npt.NDArray[np.uint32]) -> npt.NDArray[np.uin
 
     all modulo 2^32 (the multipliers: Wellons's low-bias hash).
     """
-    x = counter.astype(np.uint32) * np.uint32(0x9E3779B9) + np.uint32(key & 0xFFFFFFFF)
+    x = counter.astype(np.uint32) * np.uint32(GOLDEN) + np.uint32(key & 0xFFFFFFFF)
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
     return x ^ (x >> np.uint32(16))
+
+
+def random_state(key: int, counter: int) -> int:
+    """Return what :func:`random_bits` hashes for ``counter``; the next counter's is this and :data:`GOLDEN`."""
+    return (counter * GOLDEN + key) & 0xFFFFFFFF
 
 
 def gaussian(key: int, counter: int, size: int, fraction: int) -> Int64:

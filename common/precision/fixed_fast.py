@@ -24,10 +24,17 @@ from spikestill.common.precision.fixed import (
     affine_shift,
     round_shift,
     saturate,
+    tanh,
 )
 from spikestill.common.precision.fixed_adam import AdamRule
 from spikestill.common.precision.fixed_product import fits, multiply, padded
+from spikestill.common.precision.fixed_words import explore, td_errors, through_tanh
 from spikestill.common.processor import cores
+
+__all__ = [
+    "adam", "approach", "backward", "explore", "extremes", "forward", "gradient", "quantise", "tanh", "td_errors",
+    "through_tanh",
+]  # fmt: skip
 
 _compiled = njit(nogil=True, cache=True, error_model="numpy")
 _LIMIT = 1 << 47

@@ -17,10 +17,15 @@ from spikestill.common.precision.fixed import (
     product,
     round_shift,
     saturate,
+    tanh,
 )
 from spikestill.common.precision.fixed_adam import AdamRule, approach
+from spikestill.common.precision.fixed_words import explore, td_errors, through_tanh
 
-__all__ = ["adam", "approach", "backward", "extremes", "forward", "gradient", "quantise"]
+__all__ = [
+    "adam", "approach", "backward", "explore", "extremes", "forward", "gradient", "quantise", "tanh", "td_errors",
+    "through_tanh",
+]  # fmt: skip
 
 WIDE = 48
 """Bits of a sum once rounded to the activation's last place, before the bias is added."""

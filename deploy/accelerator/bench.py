@@ -16,7 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.errors import UserError
-from spikestill.common.precision.fixed import Affine, Int32, Int64, affine_shift, tanh, tanh_table
+from spikestill.common.precision.fixed import (
+    Affine,
+    Int32,
+    Int64,
+    QFormat,
+    affine_shift,
+    random_state,
+    tanh_table,
+)
 from spikestill.common.precision.fixed_adam import AdamRule
 from spikestill.configs.accelerator import ArraySpec
 from spikestill.configs.fixed_point import Formats
@@ -25,7 +33,7 @@ from spikestill.deploy.accelerator.schedule import Job, lines, parameter_lines
 from spikestill.teacher.control import fixed_network
 
 WEIGHT, TARGET, GRADIENT, M, V, ACTIVATION, ERROR = range(7)
-KINDS = {"forward": 0, "backward": 1, "gradient": 2, "adam": 3}
+KINDS = {"forward": 0, "backward": 1, "gradient": 2, "adam": 3, "noise": 4, "difference": 5, "slope": 6}
 HALF, RELU, TANH, QUANTISE, MASK, FROM_TARGET = (1 << bit for bit in range(4, 10))
 
 
@@ -180,14 +188,9 @@ class Bench(Accelerator):
         """Write down the forward job that waits, its result whole."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
-            if pending.words[0] & TANH:
-                form = self.formats.word(self.formats.activation)
-                self._run(pending.job, pending.words)
-                self._vectors(ACTIVATION, pending.region, tanh(pending.out_BP, form), 0, "C")
-            else:
-                self._run(pending.job, pending.words)
-                self._vectors(ACTIVATION, pending.region, pending.out_BP, 0, "C")
-                self._arrays[id(pending.out_BP)] = (pending.out_BP, pending.region)
+            self._run(pending.job, pending.words)
+            self._vectors(ACTIVATION, pending.region, pending.out_BP, 0, "C")
+            self._arrays[id(pending.out_BP)] = (pending.out_BP, pending.region)
 
     def forward(
         self, x_BQ: Int32, affine: Affine | None, weight_PQ: Int32, bias_P: Int32, shift: int, bias_shift: int,
@@ -196,17 +199,15 @@ class Bench(Accelerator):
         """Return what the model gives, and write the job down."""
         self._flush()
         found = super().forward(x_BQ, affine, weight_PQ, bias_P, shift, bias_shift, bits, relu)
-        name, index, memory, address, biases = self._layer(weight_PQ)
+        _, _, memory, address, biases = self._layer(weight_PQ)
         half, zero = affine is not None, affine.zero if affine else 0
         source = self._resident(ACTIVATION, x_BQ, zero, half=half)
         outputs, inputs = weight_PQ.shape
-        last = index == len(self._sizes[name]) - 2
         region = self._place(ACTIVATION, outputs, len(x_BQ), half=False)
         stream = -(-len(x_BQ) // 2) if half else len(x_BQ)
         group = self.spec.cores * self.spec.side
         words = {
-            0: (HALF if half else 0) | (RELU if relu else 0) | (TANH if last and name == "actor" else 0)
-               | (FROM_TARGET if memory == TARGET else 0),
+            0: (HALF if half else 0) | (RELU if relu else 0) | (FROM_TARGET if memory == TARGET else 0),
             1: outputs, 2: inputs, 3: len(x_BQ), 4: stream, 5: group + 1, 6: lines(outputs, self.spec),
             7: -(-inputs // group), 8: address, 9: lines(inputs, self.spec), 10: biases, 11: source.base,
             12: source.stride, 13: region.base, 14: region.stride, 17: shift, 18: bias_shift, 21: zero,
@@ -234,6 +235,65 @@ class Bench(Accelerator):
             self._vectors(ACTIVATION, pending.region, found, 0, "C")
             self._arrays[id(found)] = (found, pending.region)
         return found, beyond
+
+    def tanh(self, x_BA: Int32, form: QFormat) -> Int32:
+        """Return what the model gives; the actor's result is this where it leaves the array."""
+        found = super().tanh(x_BA, form)
+        pending = self._pending
+        assert pending is not None
+        assert pending.out_BP is x_BA
+        pending.words[0] |= TANH
+        pending.out_BP = found
+        self._flush()
+        return found
+
+    def explore(self, action_BA: Int32, key: int, counter: int, deviation: int, fraction: int) -> Int32:
+        """Return what the model gives, and write the job down: the actions become it where they lie."""
+        found = super().explore(action_BA, key, counter, deviation, fraction)
+        _, region = self._arrays[id(action_BA)]
+        first = random_state(key, counter)
+        words = {
+            11: region.base, 12: region.stride, 13: region.base, 14: region.stride, 30: deviation, 31: first,
+        }  # fmt: skip
+        self._by_word(ACTIVATION, region, found, words)
+        return found
+
+    def td_errors(
+        self, reward_B: Int32, not_done_B: npt.NDArray[np.bool_], next_q_B1: Int32, q_B1: Int32, discount: int,
+        by: int, bits: int,
+    ) -> tuple[Int32, int, int]:  # fmt: skip
+        """Return what the model gives, and write the job down; the host gives rewards and which episodes go on."""
+        self._flush()
+        found = super().td_errors(reward_B, not_done_B, next_q_B1, q_B1, discount, by, bits)
+        transition_B2 = np.stack([reward_B, not_done_B], 1, dtype=np.int32, casting="unsafe")
+        transitions = self._resident(ACTIVATION, transition_B2, 0, half=False)
+        (_, following), (_, values) = self._arrays[id(next_q_B1)], self._arrays[id(q_B1)]
+        region = self._place(ERROR, 1, len(q_B1), half=False)
+        words = {
+            8: transitions.base, 9: transitions.stride, 11: values.base, 12: values.stride, 13: region.base,
+            14: region.stride, 15: following.base, 16: following.stride, 17: by, 30: discount,
+        }  # fmt: skip
+        self._by_word(ERROR, region, found[0], words)
+        return found
+
+    def through_tanh(self, error_BI: Int32, action_BA: Int32, fraction: int, bits: int) -> tuple[Int32, int]:
+        """Return what the model gives, and write the job down."""
+        found = super().through_tanh(error_BI, action_BA, fraction, bits)
+        (_, errors), (_, actions) = self._arrays[id(error_BI)], self._arrays[id(action_BA)]
+        region = self._place(ERROR, action_BA.shape[1], len(action_BA), half=False)
+        words = {
+            2: error_BI.shape[1] - action_BA.shape[1], 11: actions.base, 12: actions.stride, 13: region.base,
+            14: region.stride, 15: errors.base, 16: errors.stride,
+        }  # fmt: skip
+        self._by_word(ERROR, region, found[0], words)
+        return found
+
+    def _by_word(self, memory: int, region: Region, out_BP: Int32, words: dict[int, int]) -> None:
+        """Write down a job of the word unit, whose result ``out_BP`` then lies in ``region``."""
+        batch, outputs = out_BP.shape
+        self._run(self.jobs[-1], words | {1: outputs, 3: batch})
+        self._vectors(memory, region, out_BP, 0, "C")
+        self._arrays[id(out_BP)] = (out_BP, region)
 
     def backward(
         self, error_BP: Int32, weight_PQ: Int32, mask_BQ: Int32 | None, shift: int, bits: int

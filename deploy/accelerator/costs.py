@@ -23,8 +23,8 @@ ASSUMPTIONS = (
     "was placed on no board",
     "an inference is one vector of the batch in a whole update (four passes through the actor, six through the "
     "critic), as the paper counts",
-    "cycles are those of the SystemVerilog, job after job; what the host does between two jobs (targets, errors, "
-    "environment, transport) is left out",
+    "cycles are those of the SystemVerilog, job after job; what the host does between two jobs (the critic's input of "
+    "observation and action, its 16-bit format, environment, transport) is left out",
     "in half precision forward products take two vectors a cycle; errors and gradients are 32 bits wide and do not",
 )
 INCONSISTENCIES = (
@@ -92,7 +92,8 @@ def _action(total: Total, spec: ArraySpec) -> dict[str, Any]:
 def memories(spec: ArraySpec, actor: tuple[int, ...], critic: tuple[int, ...]) -> dict[str, float]:
     """Return the kilobytes (1,000 bytes) of each memory: parameters in whole lines, vectors as an update needs them.
 
-    Activations hold one pass of each network, errors one of the larger; each has a copy for every core's port.
+    Activations hold one pass of each network, and a line of rewards; errors one pass of the larger. Each has a copy
+    for every core's port.
     """
     line = spec.side * 4
     parameters = sum(schedule.parameter_lines(spec, sizes) for sizes in (actor, critic)) * line / 1000
@@ -104,7 +105,7 @@ def memories(spec: ArraySpec, actor: tuple[int, ...], critic: tuple[int, ...]) -
     held = spec.batch * 4 * spec.cores / 1000
     return {
         "weight": parameters, "target": parameters, "gradient": parameters, "m": parameters, "v": parameters,
-        "activation": (words(actor) + words(critic)) * held, "error": max(words(actor), words(critic)) * held,
+        "activation": (words(actor) + words(critic) + group) * held, "error": max(words(actor), words(critic)) * held,
     }  # fmt: skip
 
 

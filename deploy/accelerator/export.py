@@ -1,8 +1,8 @@
 """``spikestill export rtl`` of a fixed-point agent: the SystemVerilog with its memory images, and a script to play.
 
 The folder holds the modules, ``weights.hex`` and ``tanh.hex`` (memory images), ``script.txt`` for the test bench (the
-actor's actions for some observations, and updates, with every line that must come of them), ``layout.json`` and
-``play.sh``, which builds and plays it with Verilator.
+actor's actions for some observations, without noise and with it, and updates, with every line that must come of
+them), ``layout.json`` and ``play.sh``, which builds and plays it with Verilator.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spikestill.teacher.control.fixed_ddpg import ACTOR, CRITIC, Batch, FixedSta
 
 MODULES = (
     "element.sv", "array.sv", "core.sv", "divider.sv", "root.sv", "adam_lane.sv", "finish_lane.sv", "memory.sv",
-    "controller.sv", "accelerator.sv", "test_bench.sv",
+    "word_unit.sv", "controller.sv", "accelerator.sv", "test_bench.sv",
 )  # fmt: skip
 SOURCES = Path(__file__).resolve().parent / "rtl"
 IMAGES = ("weights.hex", "tanh.hex", "script.txt", "layout.json", "play.sh")
@@ -59,7 +59,9 @@ def write(
     bench = Bench(spec, networks, state.formats)
     random = np.random.default_rng(seed)
     if observations:
-        fixed_ddpg.act(state, random.normal(size=(observations, state.observation_size)), False, bench)
+        state, _ = fixed_ddpg.act(
+            state, random.normal(size=(observations, state.observation_size)), True, bench
+        )
     for _ in range(updates):
         state, _ = fixed_ddpg.update(state, transitions(state, batch, random), bench)
     script = bench.finish()

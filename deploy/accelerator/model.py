@@ -9,18 +9,21 @@ Axis suffixes: B batch, P outputs, Q inputs, N parameters, S vectors of a stream
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
-from spikestill.common.precision import fixed_reference
+from spikestill.common.precision import fixed_reference, fixed_words
 from spikestill.common.precision.fixed import (
     HALF,
     Affine,
     Int32,
     Int64,
+    QFormat,
     Sums,
     narrow,
     narrow_affine,
     round_shift,
     saturate,
+    tanh,
 )
 from spikestill.common.precision.fixed_adam import AdamRule, approach
 from spikestill.configs.accelerator import ArraySpec
@@ -153,6 +156,30 @@ class Accelerator:
     def extremes(self, activation: Int32) -> tuple[int, int]:
         """Return (least, largest), 0 included."""
         return fixed_reference.extremes(activation)
+
+    def tanh(self, x_BA: Int32, form: QFormat) -> Int32:
+        """Return tanh, taken where the actor's results leave the array."""
+        return tanh(x_BA, form)
+
+    def explore(self, action_BA: Int32, key: int, counter: int, deviation: int, fraction: int) -> Int32:
+        """Return actions with noise, see ``fixed_words.explore``."""
+        batch, actions = action_BA.shape
+        self.jobs.append(schedule.by_word(self.spec, "noise", actions, batch))
+        return fixed_words.explore(action_BA, key, counter, deviation, fraction)
+
+    def td_errors(
+        self, reward_B: Int32, not_done_B: npt.NDArray[np.bool_], next_q_B1: Int32, q_B1: Int32, discount: int,
+        by: int, bits: int,
+    ) -> tuple[Int32, int, int]:  # fmt: skip
+        """Return (errors, targets saturated, errors saturated), see ``fixed_words.td_errors``."""
+        self.jobs.append(schedule.by_word(self.spec, "difference", 1, len(q_B1)))
+        return fixed_words.td_errors(reward_B, not_done_B, next_q_B1, q_B1, discount, by, bits)
+
+    def through_tanh(self, error_BI: Int32, action_BA: Int32, fraction: int, bits: int) -> tuple[Int32, int]:
+        """Return (errors, values saturated), see ``fixed_words.through_tanh``."""
+        batch, actions = action_BA.shape
+        self.jobs.append(schedule.by_word(self.spec, "slope", actions, batch))
+        return fixed_words.through_tanh(error_BI, action_BA, fraction, bits)
 
     def adam(
         self, weight_N: Int32, m_N: Int32, v_N: Int32, gradient_N: Int32, alpha: int, rule: AdamRule, key: int

@@ -12,6 +12,9 @@ over the whole batch, or one optimiser step:
 - *gradient*: elements hold the sums. Each core adds error times activation of its own vectors; a finished tile
   leaves while the next one is summed. The biases are one more tile, its activation 1.
 - *adam*: a line of parameters a cycle, target network included.
+- *noise*, *difference*, *slope*: a number at a time, what lies between two networks: exploration on the actor's output
+  (six draws of the generator, a cycle each), the errors of transitions (three lines read, a cycle each), and errors
+  through tanh's derivative (a cycle).
 
 A step takes as long as the longer of its stream and the next step's load, so tiles must serve many vectors: the weight
 memory gives ``side`` weights a cycle, the elements want ``N side^2``.
@@ -27,9 +30,11 @@ from typing import Literal
 from spikestill.common.errors import UserError
 from spikestill.configs.accelerator import ArraySpec
 
-Kind = Literal["forward", "backward", "gradient", "adam"]
-FILL = {"forward": 33, "backward": 33, "gradient": 32, "adam": 79}
+Kind = Literal["forward", "backward", "gradient", "adam", "noise", "difference", "slope"]
+FILL = {"forward": 33, "backward": 33, "gradient": 32, "adam": 79, "noise": 9, "difference": 12, "slope": 14}
 """Cycles from the last issue of a job to its last write, of the SystemVerilog's pipelines."""
+BEATS = {"noise": 6, "difference": 3, "slope": 1}
+"""Cycles that the word unit issues a number in."""
 
 
 PAPER = ArraySpec()
@@ -125,6 +130,21 @@ def adam(spec: ArraySpec, sizes: tuple[int, ...]) -> Job:
     )  # fmt: skip
 
 
+def by_word(spec: ArraySpec, kind: Literal["noise", "difference", "slope"], outputs: int, batch: int) -> Job:
+    """Return a job of the word unit on ``outputs`` numbers of each vector."""
+    numbers, words = outputs * batch, lines(outputs, spec) * spec.side * batch
+    line = numbers * spec.side
+    reads = {
+        "noise": {"activation": 6 * line},
+        "difference": {"activation": 3 * line},
+        "slope": {"activation": line, "error": line},
+    }[kind]
+    return Job(
+        kind, outputs, 0, batch, False, numbers * BEATS[kind] + FILL[kind], 0, 0, reads,
+        {"activation" if kind == "noise" else "error": words},
+    )  # fmt: skip
+
+
 def pass_forward(spec: ArraySpec, sizes: tuple[int, ...], batch: int, *, half: bool) -> list[Job]:
     """Return the jobs of one forward pass."""
     return [forward(spec, p, q, batch, half=half) for q, p in itertools.pairwise(sizes)]
@@ -171,11 +191,13 @@ def update(
         *pass_forward(spec, actor, batch, half=half),
         *pass_forward(spec, critic, batch, half=half),
         *pass_forward(spec, critic, batch, half=half),
+        by_word(spec, "difference", 1, batch),
         *pass_backward(spec, critic, batch, to_input=False),
         *learn(spec, critic, batch, half=half),
         *pass_forward(spec, actor, batch, half=half),
         *pass_forward(spec, critic, batch, half=half),
         *pass_backward(spec, critic, batch, to_input=True),
+        by_word(spec, "slope", actor[-1], batch),
         *pass_backward(spec, actor, batch, to_input=False),
         *learn(spec, actor, batch, half=half),
     ]

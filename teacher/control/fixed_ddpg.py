@@ -22,15 +22,7 @@ import numpy.typing as npt
 
 from spikestill.common.errors import UserError
 from spikestill.common.precision import fixed_fast
-from spikestill.common.precision.fixed import (
-    Affine,
-    Int32,
-    gaussian,
-    random_bits,
-    round_shift,
-    saturate,
-    tanh,
-)
+from spikestill.common.precision.fixed import Affine, Int32, random_bits
 from spikestill.common.precision.fixed_adam import (
     ALPHA_FRACTION,
     DECAY_FRACTION,
@@ -39,11 +31,11 @@ from spikestill.common.precision.fixed_adam import (
     next_powers,
     step_size,
 )
+from spikestill.common.precision.fixed_words import DISCOUNT_FRACTION, DRAWS, NOISE_FRACTION
 from spikestill.configs.fixed_point import FixedPointConfig, Formats
 from spikestill.teacher.control import fixed_network
 from spikestill.teacher.control.fixed_network import Arithmetic, Trace
 
-DISCOUNT_FRACTION = 30
 ACTOR, CRITIC = "actor", "critic"
 PLACES = ("input", "activation", "error", "gradient", "weight", "value", "quantised")
 """Where values saturate: what enters, layers, errors, gradients, Adam's results, targets, 16-bit activations."""
@@ -179,14 +171,12 @@ def act(
         formats,
         arithmetic,
     )
-    action_BA = tanh(trace.output_BP, word)
+    action_BA = arithmetic.tanh(trace.output_BP, word)
     if noise:
-        drawn_BA = gaussian(_key(state.seed, 1), state.drawn, action_BA.size, 20).reshape(action_BA.shape)
-        deviation = round(state.config.noise * (1 << 20))
-        one = 1 << formats.activation
-        added = round_shift(drawn_BA * deviation, 40 - formats.activation)
-        action_BA = np.clip(action_BA + added, -one, one).astype(np.int32)
-        state = dataclasses.replace(state, drawn=state.drawn + 6 * action_BA.size)
+        deviation = round(state.config.noise * (1 << NOISE_FRACTION))
+        key = _key(state.seed, 1)
+        action_BA = arithmetic.explore(action_BA, key, state.drawn, deviation, formats.activation)
+        state = dataclasses.replace(state, drawn=state.drawn + DRAWS * action_BA.size)
     return state, word.real(action_BA).astype(np.float32)
 
 
@@ -254,13 +244,16 @@ def update(
     alpha = step_size(round(config.learning_rate * (1 << ALPHA_FRACTION)), powers)
     tau = round(config.tau * (1 << DECAY_FRACTION))
 
-    next_BA = tanh(forward(ACTOR, state.actor.target_N, next_BS).output_BP, word)
-    next_q_B = forward(CRITIC, state.critic.target_N, np.concatenate([next_BS, next_BA], 1)).output_BP[:, 0]
-    target_B, over = targets(reward_B, np.asarray(batch.not_done_B) != 0, next_q_B, config.discount, formats)
-    lost["value"] += over
+    discount = round(config.discount * (1 << DISCOUNT_FRACTION))
 
+    next_BA = arithmetic.tanh(forward(ACTOR, state.actor.target_N, next_BS).output_BP, word)
+    next_q_B1 = forward(CRITIC, state.critic.target_N, np.concatenate([next_BS, next_BA], 1)).output_BP
     trace = forward(CRITIC, state.critic.weight_N, np.concatenate([obs_BS, action_BA], 1))
-    error_B1, over = td_errors(trace.output_BP, target_B[:, None], formats)
+    error_B1, beyond, over = arithmetic.td_errors(
+        reward_B, np.asarray(batch.not_done_B) != 0, next_q_B1, trace.output_BP, discount,
+        formats.error - formats.activation, formats.bits,
+    )  # fmt: skip
+    lost["value"] += beyond
     errors, _, more = fixed_network.backward(
         state.critic.weight_N, state.sizes(CRITIC), trace, error_B1, formats, arithmetic, to_input=False
     )
@@ -268,7 +261,7 @@ def update(
     critic = learn(CRITIC, state.critic, trace, errors)
 
     actor_trace = forward(ACTOR, state.actor.weight_N, obs_BS)
-    chosen_BA = tanh(actor_trace.output_BP, word)
+    chosen_BA = arithmetic.tanh(actor_trace.output_BP, word)
     value = forward(CRITIC, critic.weight_N, np.concatenate([obs_BS, chosen_BA], 1))
     ascent_B1 = np.full((size, 1), -(1 << formats.error), np.int32)
     _, to_input, more = fixed_network.backward(
@@ -276,7 +269,7 @@ def update(
     )
     lost["error"] += more
     assert to_input is not None
-    error_BA, over = through_tanh(to_input[:, state.observation_size :], chosen_BA, formats)
+    error_BA, over = arithmetic.through_tanh(to_input, chosen_BA, formats.activation, formats.bits)
     errors, _, more = fixed_network.backward(
         state.actor.weight_N, state.sizes(ACTOR), actor_trace, error_BA, formats, arithmetic, to_input=False
     )
@@ -296,32 +289,6 @@ def update(
         "quantised": state.quantised,
     }
     return after, report
-
-
-def targets(
-    reward_B: Int32, not_done_B: npt.NDArray[np.bool_], next_q_B: Int32, discount: float, formats: Formats
-) -> tuple[Int32, int]:
-    """Return (y = r + round(discount Q'), or r where the episode ended, int32 (B,); values saturated)."""
-    factor = round(discount * (1 << DISCOUNT_FRACTION))
-    future_B = round_shift(next_q_B.astype(np.int64) * factor, DISCOUNT_FRACTION)
-    found, lost = saturate(reward_B + np.where(not_done_B, future_B, 0), formats.bits)
-    return found.astype(np.int32), lost
-
-
-def td_errors(q_B1: Int32, target_B1: Int32, formats: Formats) -> tuple[Int32, int]:
-    """Return (e = Q - y in the errors' format, int32 (B, 1); values saturated)."""
-    difference = q_B1.astype(np.int64) - target_B1
-    by = formats.error - formats.activation
-    found, lost = saturate(difference << by if by >= 0 else round_shift(difference, -by), formats.bits)
-    return found.astype(np.int32), lost
-
-
-def through_tanh(error_BA: Int32, action_BA: Int32, formats: Formats) -> tuple[Int32, int]:
-    """Return (e (1 - a^2), int32 (B, A); values saturated): 1 - a^2 is rounded to the activations' fraction first."""
-    fraction = formats.activation
-    slope_BA = round_shift((1 << (2 * fraction)) - action_BA.astype(np.int64) ** 2, fraction)
-    found, lost = saturate(round_shift(error_BA * slope_BA, fraction), formats.bits)
-    return found.astype(np.int32), lost
 
 
 def _key(seed: int, stream: int) -> int:

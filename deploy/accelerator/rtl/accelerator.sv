@@ -1,15 +1,17 @@
 // The accelerator: CORES adaptive array processing cores, their memories, output units, optimiser and controller.
 //
 // A host writes and reads memory lines while no job runs, sets a job's words, and starts it. The words, by index:
-//   0 kind (0 forward, 1 backward, 2 gradient, 3 adam) | 4: half | 5: relu | 6: tanh | 7: quantise | 8: mask |
-//     9: the target network's weights
+//   0 kind (0 forward, 1 backward, 2 gradient, 3 adam, 4 noise, 5 errors of transitions, 6 errors through tanh) |
+//     4: half | 5: relu | 6: tanh | 7: quantise | 8: mask | 9: the target network's weights
 //   1 outputs P          2 inputs Q            3 vectors B           4 stream length       5 load length
 //   6 output tiles       7 term tiles          8 weights' line       9 lines of a row of W  10 biases' line
 //  11 input's line      12 its lines a vector 13 output's line      14 its lines a vector  15 errors' line
 //  16 their lines       17 shift              18 bias shift         19 mantissa            20 scale shift
 //  21 zero point        22 output's mantissa  23 output's shift     24 one, of the biases' activation
 //  25 lines of parameters                     26 alpha              27 m decay             28 v decay
-//  29 epsilon           30 tau
+//  29 epsilon           30 tau, the discount or the noise's deviation           31 the generator's first state
+// Kinds 4 to 6 (word_unit.sv) read actions or Q at 11, transitions at 8 (lines a vector: 9), Q' or errors at 15; 2 is
+// where the actions begin in a line of errors.
 // Vector s lies in bank s mod BANKS; a pair of 16-bit vectors in one word, the even one low.
 module accelerator #(
     parameter int CORES = 2,
@@ -46,9 +48,15 @@ module accelerator #(
 
     logic [31:0] words [0:31];
     always_ff @(posedge clock) if (word_write) words[word_index] <= word;
-    wire [1:0] kind = words[0][1:0];
+    wire [2:0] kind = words[0][2:0];
     wire half = words[0][4], relu = words[0][5], tanh = words[0][6], quantise = words[0][7], mask = words[0][8];
-    wire is_forward = kind == 2'd0, is_backward = kind == 2'd1, is_gradient = kind == 2'd2;
+    wire is_forward = kind == 3'd0, is_backward = kind == 3'd1, is_gradient = kind == 3'd2, by_word = kind[2];
+
+    // The unit between two networks.
+    wire unit_busy, unit_reading, unit_write;
+    wire [1:0] unit_read;
+    wire [15:0] unit_vector, unit_part, unit_error_part, unit_written, unit_into;
+    wire [LINE-1:0] unit_line;
 
     // Issue.
     wire stream_valid, stream_first, stream_last, load_valid, line_valid;
@@ -180,7 +188,7 @@ module accelerator #(
         end
     end
     assign flushed = !(|valids) && !(|line_valids) && !draining && !tile_last[1] && !tile_last[2] && !tile_last[3]
-                     && !tile_last[4];
+                     && !tile_last[4] && !unit_busy;
 
     // Activations and errors: BANKS banks of vectors, a copy for each core's port.
     wire [LINE-1:0] activation_port [0:CORES-1];
@@ -202,17 +210,24 @@ module accelerator #(
             wire [15:0] seen = index_of[LAST-1] * 16'(CORES) + 16'(n);
             wire [15:0] seen_pair = half ? seen >> 1 : seen;
             // A backward job streams errors, and reads activations for the derivative of ReLU when a result is there.
-            wire [15:0] activation_vector = is_backward ? seen_pair : mine;
-            wire [15:0] activation_part = is_backward ? out_of[LAST-1] : part;
-            wire [19:0] activation_address = words[11][19:0]
-                + 20'(activation_vector >> BANK_BITS) * words[12][19:0] + 20'(activation_part);
-            wire [19:0] error_address = words[15][19:0] + 20'(own >> BANK_BITS) * words[16][19:0]
-                + 20'(is_gradient ? stream_out : stream_term);
-            wire reading = stream_valid || valids[LAST-1];
+            wire [15:0] activation_vector = by_word ? unit_vector : (is_backward ? seen_pair : mine);
+            wire [15:0] activation_part = by_word ? unit_part : (is_backward ? out_of[LAST-1] : part);
+            wire [19:0] activation_base = by_word && unit_read == 2'd1 ? words[8][19:0]
+                : (by_word && unit_read == 2'd2 ? words[15][19:0] : words[11][19:0]);
+            wire [19:0] activation_stride = by_word && unit_read == 2'd1 ? words[9][19:0]
+                : (by_word && unit_read == 2'd2 ? words[16][19:0] : words[12][19:0]);
+            wire [19:0] activation_address = activation_base
+                + 20'(activation_vector >> BANK_BITS) * activation_stride + 20'(activation_part);
+            wire [15:0] error_vector = by_word ? unit_vector : own;
+            wire [15:0] error_part = by_word ? unit_error_part : (is_gradient ? stream_out : stream_term);
+            wire [19:0] error_address = words[15][19:0] + 20'(error_vector >> BANK_BITS) * words[16][19:0]
+                + 20'(error_part);
+            wire reading = stream_valid || unit_reading || valids[LAST-1];
+            wire reading_errors = stream_valid || unit_reading;
             logic [BANK_BITS-1:0] activation_bank, error_bank;
             always_ff @(posedge clock) begin
                 activation_bank <= reading ? activation_vector[BANK_BITS-1:0] : host_bank[BANK_BITS-1:0];
-                error_bank <= stream_valid ? own[BANK_BITS-1:0] : host_bank[BANK_BITS-1:0];
+                error_bank <= reading_errors ? error_vector[BANK_BITS-1:0] : host_bank[BANK_BITS-1:0];
             end
             wire [LINE*BANKS-1:0] activation_lines, error_lines;
             for (b = 0; b < BANKS; b = b + 1) begin : bank
@@ -226,7 +241,7 @@ module accelerator #(
                     .write_line(written)
                 );
                 memory #(.WIDTH(LINE), .DEPTH(VECTOR_LINES)) errors (
-                    .clock(clock), .read_address(VB'(stream_valid ? error_address : host_address)),
+                    .clock(clock), .read_address(VB'(reading_errors ? error_address : host_address)),
                     .read_line(error_lines[b*LINE+:LINE]),
                     .write((host && host_memory == 3'd6) || error_write[b]), .write_address(VB'(address)),
                     .write_line(written)
@@ -242,6 +257,16 @@ module accelerator #(
     always_ff @(posedge clock) host_memory_1 <= host_memory;
     assign host_read = host_memory_1 == 3'd5 ? activation_port[0]
         : (host_memory_1 == 3'd6 ? error_port[0] : parameter_line[host_memory_1]);
+
+    // Between two networks: a number at a time.
+    word_unit #(.SIDE(SIDE)) by_words (
+        .clock(clock), .reset(reset), .start(start && by_word), .kind(kind[1:0]), .outputs(words[1][15:0]),
+        .batch(words[3][15:0]), .offset(words[2][15:0]), .shift(words[17][5:0]), .generator(words[31]),
+        .factor(words[30]), .busy(unit_busy), .reading(unit_reading), .read(unit_read), .read_vector(unit_vector),
+        .read_part(unit_part), .read_error_part(unit_error_part), .activation_line(activation_port[0]),
+        .error_line(error_port[0]), .write(unit_write), .write_vector(unit_written), .write_part(unit_into),
+        .write_line(unit_line)
+    );
 
     // The cores.
     logic stream_1, first_1, last_1, bank_1;
@@ -363,6 +388,14 @@ module accelerator #(
                     + 20'(out_of[LAST]);
                 vector_line[into*LINE+:LINE] = result;
             end
+        end
+        if (unit_write) begin
+            into = unit_written[BANK_BITS-1:0];
+            activation_write[into] = kind[1:0] == 2'd0;
+            error_write[into] = kind[1:0] != 2'd0;
+            vector_address[into*20+:20] = words[13][19:0] + 20'(unit_written >> BANK_BITS) * words[14][19:0]
+                + 20'(unit_into);
+            vector_line[into*LINE+:LINE] = unit_line;
         end
     end
 endmodule

@@ -3,7 +3,7 @@
 // A phase streams the vectors through one tile while the next tile's weights are loaded, and lasts as long as the longer
 // of the two (deploy/accelerator/schedule.py). Forward: a column of W lies on a row of elements, columns interleaved
 // over the cores; after a tile's lines comes the line of biases. Backward: a row of W lies on a row of elements.
-// Gradient: nothing is loaded, and term tile 0 is the biases'.
+// Gradient: nothing is loaded, and term tile 0 is the biases'. Jobs of the word unit count their own beats.
 module controller #(
     parameter int CORES = 2,
     parameter int SIDE = 16
@@ -12,7 +12,7 @@ module controller #(
     input  logic        reset,
     input  logic        start,
     input  logic        flushed,
-    input  logic  [1:0] kind,
+    input  logic  [2:0] kind,
     input  logic [15:0] stream_length,
     input  logic [15:0] load_length,
     input  logic [15:0] out_tiles,
@@ -35,7 +35,7 @@ module controller #(
     output logic        line_valid,
     output logic [19:0] line
 );
-    localparam logic [1:0] GRADIENT = 2'd2, ADAM = 2'd3;
+    localparam logic [2:0] GRADIENT = 3'd2, ADAM = 3'd3;
     localparam logic [1:0] IDLE = 2'd0, PRODUCT = 2'd1, LINES = 2'd2, FLUSH = 2'd3;
 
     logic  [1:0] state;
@@ -68,7 +68,7 @@ module controller #(
             if (state != IDLE) cycles <= cycles + 32'd1;
             case (state)
                 IDLE: if (start) begin
-                    state <= kind == ADAM ? LINES : PRODUCT;
+                    state <= kind[2] ? FLUSH : (kind == ADAM ? LINES : PRODUCT);
                     cycles <= 32'd0;
                     line <= 20'd0;
                     at <= 16'd0;

@@ -67,7 +67,7 @@ module test_bench #(
                     @(negedge clock);
                     start = 1'b0;
                     while (!done) @(negedge clock);
-                    $display("JOB %0d kind %0d cycles %0d", jobs, device.words[0][1:0], cycles);
+                    $display("JOB %0d kind %0d cycles %0d", jobs, device.words[0][2:0], cycles);
                     if (cycles !== expected) begin
                         wrong = wrong + 1;
                         $display("DIFFERS job %0d: %0d cycles, the model has %0d", jobs, cycles, expected);

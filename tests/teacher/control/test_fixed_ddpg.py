@@ -77,7 +77,9 @@ def test_gradients_are_those_of_the_loss():
     trace = network.forward(
         state.critic.weight_N, sizes, word.quantise(inputs), (None,) * 3, formats, fixed_fast
     )
-    error, _ = fixed_ddpg.td_errors(trace.output_BP, word.quantise(target_B1), formats)
+    reward_B, ended_B = word.quantise(x.reward_B), np.zeros(len(x.reward_B), bool)
+    by = formats.error - formats.activation
+    error, *_ = fixed_fast.td_errors(reward_B, ended_B, trace.output_BP, trace.output_BP, 0, by, formats.bits)
     errors, _, _ = network.backward(
         state.critic.weight_N, sizes, trace, error, formats, fixed_fast, to_input=False
     )

@@ -20,8 +20,8 @@ import functools
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from spikestill.common.compiling import njit
 from spikestill.common.spikes import SpikeLayout, SpikeTrace, neuron_mask
 from spikestill.deploy.popcount import popcount
 from spikestill.deploy.transduction import plan_transduction, transduce_kernel
@@ -235,7 +235,10 @@ def _gather_patch(spread, patch, geometry, top, left):  # type: ignore[no-untype
                     target[group] |= pixel[0, group] << shift
             else:
                 for word in range(pixel.shape[0]):
-                    patch[tap * pixel.shape[0] + word] = pixel[word]
+                    # One by one: copying a row compiles an error message's text along, which takes 2 s.
+                    target = patch[tap * pixel.shape[0] + word]
+                    for group in range(target.shape[0]):
+                        target[group] = pixel[word, group]
 
 
 @njit(cache=True, nogil=True)

@@ -21,8 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from spikestill.common.compiling import njit
 from spikestill.common.spikes import DISAGREE, SpikeLayout, SpikeTrace
 from spikestill.deploy.core_map import NONE, WORD_BITS, CoreMap
 from spikestill.deploy.crossbar_program import Ints, Words, compile_program
@@ -79,8 +79,9 @@ class CoreSimulator:
         """Return the row of a chip that has seen blank input for long enough."""
         program = self._program
         rows = np.zeros((self._memory, program.row_words), np.uint64)
-        for tick in range(self.core_map.ticks + 2 * self._memory):
-            _tick(program, rows, tick, self._all)
+        ticks = self.core_map.ticks + 2 * self._memory
+        start, blank = np.arange(ticks + 1) * len(self._all), np.zeros(self._plan.output_shape, np.uint8)
+        _play_frame(program, rows, blank, start, np.tile(self._all, ticks), self.core_map.actions)
         if (rows != rows[0]).any():
             word = int(np.flatnonzero((rows != rows[0]).any(axis=0))[0])
             core = int(program.order_R[np.searchsorted(program.lane_start_R, word, side="right") - 1])
@@ -129,8 +130,10 @@ class CoreSimulator:
     def _transduce(self, stack_CHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         return transduce_planned(self._plan, stack_CHW)
 
-    def _play(self, spikes_OHW: npt.NDArray[np.uint8]) -> None:
-        _play_frame(self._program, self._rows, spikes_OHW, self._start, self._cores)
+    def _play(self, spikes_OHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+        return _play_frame(
+            self._program, self._rows, spikes_OHW, self._start, self._cores, self.core_map.actions
+        )
 
     def votes(self, stack_CHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
         """Return the votes (A,) of one frame, played alone, int64.
@@ -138,8 +141,7 @@ class CoreSimulator:
         Raises:
             ValueError: the stack is not uint8 of the map's input shape.
         """
-        self._play(self._transduce(stack_CHW))
-        return _count(self._program, self._rows[self.core_map.ticks], self.core_map.actions)
+        return self._play(self._transduce(stack_CHW))
 
     def trace(self) -> SpikeTrace:
         """Return the spikes of the last frame played alone, packed: each core's from the tick in which it fired."""
@@ -289,7 +291,7 @@ def _evaluate_any(axons, weights, crossbar, theta, potential):  # type: ignore[n
     return fired
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def _tick(program, rows, tick, cores):  # type: ignore[no-untyped-def]
     """Evaluate ``cores``, numbered as in the program, in ``tick``; row t % len(rows) holds the spikes of tick t."""
     words = program.weight_KW.shape[1]
@@ -315,22 +317,28 @@ def _tick(program, rows, tick, cores):  # type: ignore[no-untyped-def]
                     now[target + block] = _evaluate_any(axons[index], weights, crossbar, theta, potential)
 
 
-@njit(cache=True, nogil=True)
-def _play_frame(program, rows, spikes, start, cores):  # type: ignore[no-untyped-def]
-    """Play one frame from rest; ``rows`` holds the resting spikes wherever the frame cannot reach."""
-    rows[0, : program.input_words] = np.uint64(0)
-    pack_positions(spikes, rows[0, : program.input_words])
-    for tick in range(start.shape[0] - 1):
-        _tick(program, rows, tick, cores[start[tick] : start[tick + 1]])
-
-
-@njit(cache=True, nogil=True)
-def _count(program, row, actions):  # type: ignore[no-untyped-def]
-    """Return the votes (A,) of the output neurons' spikes in ``row``."""
-    votes = np.zeros(actions, np.int64)
+@njit(inline="always")
+def _count(program, row, votes):  # type: ignore[no-untyped-def]
+    """Add the output neurons' spikes in ``row`` to ``votes`` (A,)."""
     for index in range(program.vote_word_V.shape[0]):
         spikes = row[program.vote_word_V[index]] & program.vote_mask_V[index]
         votes[program.vote_action_V[index]] += popcount(spikes)
+
+
+@njit(cache=True, nogil=True)
+def _play_frame(program, rows, spikes, start, cores, actions):  # type: ignore[no-untyped-def]
+    """Play one frame from rest; return the votes (A,) of the last tick.
+
+    ``rows`` holds the resting spikes wherever the frame cannot reach. Tick t evaluates the cores from ``start[t]`` to
+    ``start[t + 1]``.
+    """
+    rows[0, : program.input_words] = np.uint64(0)
+    pack_positions(spikes, rows[0, : program.input_words])
+    ticks = start.shape[0] - 1
+    for tick in range(ticks):
+        _tick(program, rows, tick, cores[start[tick] : start[tick + 1]])
+    votes = np.zeros(actions, np.int64)
+    _count(program, rows[(ticks - 1) % rows.shape[0]], votes)
     return votes
 
 
@@ -346,5 +354,5 @@ def _play_stream(program, rows, spikes, cores, ticks, actions):  # type: ignore[
             pack_positions(spikes[tick], row[: program.input_words])
         _tick(program, rows, tick, cores)
         if tick >= ticks:
-            votes[tick - ticks] = _count(program, row, actions)
+            _count(program, row, votes[tick - ticks])
     return votes

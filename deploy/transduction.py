@@ -18,8 +18,8 @@ import dataclasses
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from spikestill.common.compiling import njit
 from spikestill.student.integer_net import MAX_PIXEL, IntegerLayer
 
 TAPS_PER_CHUNK = (2**15 - 1) // MAX_PIXEL
@@ -81,7 +81,7 @@ def plan_transduction(layer: IntegerLayer, input_shape: tuple[int, int, int]) ->
     )
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def split_phases(stack_CHW, geometry, planes):  # type: ignore[no-untyped-def]
     """Write the padded uint8 stack into flat int16 phase planes; ``planes`` must be zero."""
     stride, pad, plane_height, plane_width = geometry[0], geometry[1], geometry[2], geometry[3]

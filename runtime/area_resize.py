@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from spikestill.common.compiling import njit
 
 RIM = 1e-3
 """Parts of a pixel below this are taken as nothing."""

@@ -23,9 +23,7 @@ ROLES = ("teacher", "student", "core_map", "buffer")
 @contextlib.contextmanager
 def opened(config: PlayConfig, name: str) -> Iterator[Agent]:
     """Yield the agent called ``name`` with the files of ``config``, warm."""
-    print(
-        f"play: loads agent {name}; the first time on a machine it compiles, too", file=sys.stderr, flush=True
-    )
+    print(f"play: loads agent {name}", file=sys.stderr, flush=True)
     agent = reopened(config, name)
     with contextlib.closing(agent):
         yield agent

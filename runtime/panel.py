@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from spikestill.common.agents import resolve
+from spikestill.common.compiling import njit
 from spikestill.runtime.scene import Actor, Scene
 
 Inside = Callable[[np.void], tuple[npt.NDArray[np.uint8], str]]

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from spikestill.common.compiling import njit
 from spikestill.common.vectors import add_products, read, spread, write
 
 

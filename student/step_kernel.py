@@ -10,8 +10,8 @@ the reading layer, c channels of a group. Sums of a layer lie the same way, with
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from spikestill.common.compiling import njit
 from spikestill.common.vectors import (
     minus,
     move,

@@ -26,8 +26,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from spikestill.common.compiling import njit
 from spikestill.common.precision.fixed import (
     Int32,
     Int64,

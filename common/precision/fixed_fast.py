@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from spikestill.common.compiling import njit
 from spikestill.common.precision import fixed_adam
 from spikestill.common.precision.fixed import (
     TERMS,

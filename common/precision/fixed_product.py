@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from spikestill.common.compiling import njit
 
 LANES = 8
 ROWS, VECTORS = 4, 2

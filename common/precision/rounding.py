@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, types
+from numba import types
 from numba.extending import overload
 
+from spikestill.common.compiling import njit
 from spikestill.common.precision.names import check_emulated, emulated_bits
 
 Rounding = tuple[Any, ...]

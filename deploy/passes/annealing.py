@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from spikestill.common.compiling import njit
 from spikestill.configs.hardware import HardwareSpec
 from spikestill.deploy.core_map import NONE
 from spikestill.deploy.passes.placement import Placement

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from spikestill.common.compiling import njit
 from spikestill.teacher.atari.fixed_network import FixedLayer
 
 

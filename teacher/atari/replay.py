@@ -12,11 +12,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.atari import FRAMES, PIXELS, SIDE
+from spikestill.common.compiling import njit
 
 MIN_PRIORITY = 1e-3
 RINGS = ("frames", "action", "reward", "done", "valid", "start")
@@ -53,7 +53,7 @@ class Batch:
         return Batch(*(getattr(self, f.name)[bounds[0] : bounds[1]] for f in dataclasses.fields(self)))
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _gather(frames, start, times, envs, out):  # type: ignore[no-untyped-def]
     """Write stacks (B, pixels, 4) whose newest frame is (times, envs); before a start frames are zero."""
     capacity = frames.shape[0]
@@ -78,7 +78,7 @@ def _gather(frames, start, times, envs, out):  # type: ignore[no-untyped-def]
             row[p, 3] = f3[p]
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _n_step(reward, done, valid, times, envs, n, discount):  # type: ignore[no-untyped-def]
     """Return (sum of discounted rewards, bootstrap slot, bootstrap discount) of each start slot."""
     capacity = reward.shape[0]
@@ -102,7 +102,7 @@ def _n_step(reward, done, valid, times, envs, n, discount):  # type: ignore[no-u
     return total, slot, factor
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _tree_set(tree, leaves, values):  # type: ignore[no-untyped-def]
     half = len(tree) // 2
     for i in range(len(leaves)):
@@ -114,7 +114,7 @@ def _tree_set(tree, leaves, values):  # type: ignore[no-untyped-def]
             node //= 2
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _tree_find(tree, masses):  # type: ignore[no-untyped-def]
     half = len(tree) // 2
     found = np.empty(len(masses), np.int64)

@@ -12,8 +12,7 @@ from __future__ import annotations
 from math import exp, log, sqrt, tanh
 from typing import Any
 
-from numba import njit
-
+from spikestill.common.compiling import njit
 from spikestill.common.precision.rounding import Rounding, rounded
 
 LOG_2 = 0.6931471805599453

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from spikestill.common.compiling import njit
 from spikestill.common.precision.rounding import Rounding, rounded
 from spikestill.teacher.control import formulas as f
 

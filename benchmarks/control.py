@@ -31,7 +31,7 @@ from spikestill.teacher.control.learner import FloatLearner
 S, D = 17, 6
 AGENTS: dict[str, dict[str, Any]] = {
     "sac": {"hidden": (256, 256), "batch_size": 256},
-    "ddpg": {"hidden": (400, 300), "batch_size": 64, "target_period": 1},
+    "ddpg": {"hidden": (400, 300), "batch_size": 64},
 }
 
 

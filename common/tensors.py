@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from spikestill.common.atomic import atomic_path
 from spikestill.common.errors import MALFORMED, UserError
-from spikestill.common.limits import regular_file
 from spikestill.common.provenance import Provenance, check_content, content_sha256, warn_unchecked
+from spikestill.common.tensor_file import open_tensor_file
 
 VERSION = 2
 
@@ -52,27 +52,16 @@ def read_tensors(path: Path, schema: str, remedy: str) -> tuple[dict[str, Tensor
         UserError: the file is missing, truncated, foreign, newer or altered.
     """
     path = Path(path)
-    regular_file(path, "file", remedy)
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("schema") != schema:
-                raise UserError(f"{path}: schema {metadata.get('schema')!r}, {schema!r} wanted", remedy)
-            if not 1 <= int(metadata.get("version", 0)) <= VERSION:
-                raise UserError(
-                    f"{path}: format version {metadata['version']}, this program reads up to {VERSION}",
-                    "update spikestill",
-                )
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if int(metadata["version"]) == 1:
-                warn_unchecked(path)
-            else:
-                check_content(*_content(metadata, tensors), metadata["sha256"])
-            return tensors, metadata
-    except UserError:
-        raise
-    except (SafetensorError, *MALFORMED) as error:
-        raise UserError(f"{path}: not a readable safetensors file: {error}", remedy) from error
+    with open_tensor_file(path, schema, VERSION, remedy, noun="safetensors file", framework="pt") as (
+        file,
+        metadata,
+    ):
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if int(metadata["version"]) == 1:
+            warn_unchecked(path)
+        else:
+            check_content(*_content(metadata, tensors), metadata["sha256"])
+        return tensors, metadata
 
 
 @contextlib.contextmanager

@@ -97,8 +97,8 @@ class ControlConfig(Options):
     """Agent steps per update; a multiple or a divisor of ``num_envs``."""
     actor_period: Annotated[int, Range(1, 1000)] = 1
     """Updates of the critics per update of the actor and the temperature; 2 is TD3's."""
-    target_period: Annotated[int, Range(1, 100_000)] = 2
-    """Updates between two steps of the target network."""
+    target_period: Annotated[int, Range(0, 100_000)] = 0
+    """Updates between two steps of the target network; 0: 2 with sac (Björck 2021), 1 with ddpg (Lillicrap 2016)."""
     target_rate: Share = 0.005
     """Tau: how far a step moves the target network."""
     discount: Share = 0.99
@@ -135,6 +135,8 @@ class ControlConfig(Options):
     """Seed of weights, exploration, replay and starts."""
 
     def _check(self) -> None:
+        if self.target_period == 0:
+            object.__setattr__(self, "target_period", 2 if self.algorithm == "sac" else 1)
         if self.precision in FIXED:
             self._check_fixed()
         else:
@@ -143,7 +145,7 @@ class ControlConfig(Options):
         if not isinstance(spec.actions, Box):
             raise UserError(
                 f"{self.environment.game} has named actions, {self.algorithm} learns tasks whose actions are numbers",
-                "give a MuJoCo task such as cheetah_run, or leave --algorithm away",
+                "give a MuJoCo task such as cheetah_run, or omit --algorithm",
             )
         pictures = [field.name for field in spec.fields if len(field.shape) > 1]
         if pictures:
@@ -182,7 +184,7 @@ class ControlConfig(Options):
             raise UserError(
                 f"precision {self.precision} with {named[0]} {getattr(self, named[0])}: fixed point is plain DDPG, "
                 "with a target step every update and a batch of a power of two",
-                "give --algorithm ddpg --target_period 1 --batch_size 64, and leave TD3's options",
+                "give --algorithm ddpg --target_period 1 --batch_size 64, and omit TD3's options",
             )
 
     @property

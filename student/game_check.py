@@ -1,4 +1,4 @@
-"""Whether a file's network can play a game at all: the one check of ``record``, ``play`` and ``evaluate``."""
+"""Whether the network of a student or core map can play a game at all: the one check of every stage that plays it."""
 
 from __future__ import annotations
 

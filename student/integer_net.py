@@ -23,10 +23,10 @@ import numpy.typing as npt
 
 from spikestill.common.atari import STACK
 from spikestill.common.atomic import write_bytes
-from spikestill.common.errors import MALFORMED, UserError
 from spikestill.common.legal import LegalActions, check_legal, legal_of_plain, legal_to_plain
-from spikestill.common.limits import NET_VALUES, regular_file
+from spikestill.common.limits import NET_VALUES
 from spikestill.common.provenance import Provenance, check_content, content_sha256, warn_unchecked
+from spikestill.common.tensor_file import open_tensor_file
 
 SCHEMA = "spikestill.student"
 VERSION = 3
@@ -333,40 +333,23 @@ def load(path: Path) -> tuple[IntegerNet, Provenance]:
     Raises:
         UserError: the file is missing, truncated, foreign, newer, altered, or holds an impossible net.
     """
-    from safetensors import SafetensorError, safe_open
-
     path = Path(path)
     remedy = "give a student that `spikestill distill` wrote"
-    regular_file(path, "student file", remedy)
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("schema") != SCHEMA:
-                raise UserError(f"{path}: schema {metadata.get('schema')!r}, {SCHEMA!r} wanted", remedy)
-            if not 1 <= int(metadata.get("version", 0)) <= VERSION:
-                raise UserError(
-                    f"{path}: format version {metadata['version']}, this program reads up to {VERSION}",
-                    "update spikestill",
-                )
-            if int(metadata["version"]) == 1:
-                warn_unchecked(path)
-            else:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                check_content((metadata["net"], metadata["provenance"]), tensors, metadata["sha256"])
-            description = json.loads(metadata["net"])
-            layers = tuple(_read_layers(file, description["layers"]))
-            net = IntegerNet(
-                layers=layers,
-                actions=int(description["actions"]),
-                input_shape=tuple(map(int, description["input_shape"])),  # type: ignore[arg-type]
-                game=str(description["game"]),
-                legal=legal_of_plain(description.get("games")),
-            )
-            return net, Provenance.from_json(metadata["provenance"])
-    except UserError:
-        raise
-    except (SafetensorError, *MALFORMED) as error:
-        raise UserError(f"{path}: not a readable student: {error}", remedy) from error
+    with open_tensor_file(path, SCHEMA, VERSION, remedy, noun="student") as (file, metadata):
+        if int(metadata["version"]) == 1:
+            warn_unchecked(path)
+        else:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            check_content((metadata["net"], metadata["provenance"]), tensors, metadata["sha256"])
+        description = json.loads(metadata["net"])
+        net = IntegerNet(
+            layers=tuple(_read_layers(file, description["layers"])),
+            actions=int(description["actions"]),
+            input_shape=tuple(map(int, description["input_shape"])),  # type: ignore[arg-type]
+            game=str(description["game"]),
+            legal=legal_of_plain(description.get("games")),
+        )
+        return net, Provenance.from_json(metadata["provenance"])
 
 
 def _read_layers(file: object, geometry: list[dict[str, object]]) -> Iterator[IntegerLayer]:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-FIXAR = {"algorithm": "ddpg", "precision": "fixar", "target_period": 1, "quantisation_delay": 200}
+FIXAR = {"algorithm": "ddpg", "precision": "fixar", "quantisation_delay": 200}
 
 
 def config_of(game="cartpole_swingup", **options):

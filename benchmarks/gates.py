@@ -1,6 +1,6 @@
 """What one neurosynaptic core takes of an FPGA, and how fast Verilator plays the shipped Pong student in gates.
 
-    python -m benchmarks.gates [--frames 20]
+    python -m benchmarks.gates [--frames 20] [--buffer runs/pong/buffer.h5] [--no-synthesis]
 
 Counts are yosys' (``synth_xilinx``), of ``core_array`` with one core, the images of one core of the shipped map in its
 block memory; a mapping without placement, so no clock. Writes ``benchmarks/results/gates.json``.
@@ -9,6 +9,7 @@ block memory; a mapping without placement, so no clock. Writes ``benchmarks/resu
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import subprocess
 import tempfile
@@ -23,10 +24,11 @@ from spikestill.common.zoo import zoo_path
 from spikestill.deploy.core_map import CoreMap, load
 from spikestill.deploy.exports import gates
 from spikestill.deploy.exports.replay import Replay
+from spikestill.deploy.frames import Frames
 from spikestill.deploy.simulator import CoreSimulator
 
 FAMILIES = {"xcup": "UltraScale+ (Alveo U50)", "xc7": "7 series (Artix-7)"}
-LUTS_OF_RAM = {"RAM32M16": 8, "RAM32M": 4, "SRL16E": 1}
+LUTS_OF_RAM = {"RAM32M16": 8, "RAM32M": 4, "RAM64M8": 8, "RAM64M": 4, "SRL16E": 1, "SRLC32E": 1}
 
 
 def synthesised(core_map: CoreMap, core: int, family: str, folder: Path) -> dict[str, int]:
@@ -68,14 +70,24 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--frames", type=int, default=20, help="frames that Verilator plays")
-    frames = parser.parse_args().frames
-    core_map = load(zoo_path("pong", "core_map-1chip.h5"))
-    stacks = np.random.default_rng(0).integers(0, 256, (frames, *core_map.input_shape), np.uint8)
+    parser.add_argument(
+        "--buffer", type=Path, help="what `record` wrote, to take frames from; else random pixels"
+    )
+    parser.add_argument("--no-synthesis", action="store_true", help="play alone, yosys counts nothing")
+    options = parser.parse_args()
+    path = zoo_path("pong", "core_map-1chip.h5")
+    core_map = load(path)
+    with contextlib.closing(
+        Frames(options.buffer, options.frames, 0, core_map.game, core_map.input_shape, path)
+    ) as drawn:
+        source, stacks = drawn.source, np.ascontiguousarray(drawn.stacks(0, len(drawn)))
+    frames = len(stacks)
     votes = CoreSimulator(core_map).pipelined(stacks)
+    families = [] if options.no_synthesis else list(FAMILIES)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        cells = {family: synthesised(core_map, 0, family, folder / family) for family in FAMILIES}
-        layout = gates.write(core_map, Replay(stacks, votes, "random", np.arange(frames)), folder / "rtl")
+        cells = {family: synthesised(core_map, 0, family, folder / family) for family in families}
+        layout = gates.write(core_map, Replay(stacks, votes, source, np.arange(frames)), folder / "rtl")
         build, play = gates.BUILD.split(" && ")
         began = time.perf_counter()
         subprocess.run(build, shell=True, cwd=folder / "rtl", capture_output=True, check=True)
@@ -93,6 +105,8 @@ def main() -> None:
         "crossbars": layout["crossbars"],
         "cycles_a_tick": layout["cycles_a_tick"],
         "frames": frames,
+        "frame_source": source,
+        "spikes": int(found[2]),
         "ticks": int(found[1]),
         "cycles": int(found[3]),
         "differ": re.findall(r"\d+ spikes differ, \d+ votes differ", done.stdout)[0],

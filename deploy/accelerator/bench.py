@@ -29,7 +29,7 @@ from spikestill.common.precision.fixed_adam import AdamRule
 from spikestill.configs.accelerator import ArraySpec
 from spikestill.configs.fixed_point import Formats
 from spikestill.deploy.accelerator.model import Accelerator
-from spikestill.deploy.accelerator.schedule import Job, lines, parameter_lines
+from spikestill.deploy.accelerator.schedule import WIDEST_LINES, Job, lines, parameter_lines, vector_stride
 from spikestill.teacher.control import fixed_network
 
 WEIGHT, TARGET, GRADIENT, M, V, ACTIVATION, ERROR = range(7)
@@ -85,8 +85,9 @@ class Bench(Accelerator):
     """The model, writing the script; see the module.
 
     Attributes:
-        script: its lines so far.
+        script: its lines since :meth:`taken`.
         vector_lines: lines of a bank of vectors in use.
+        most_vector_lines: the most that were.
 
     Args:
         spec: the accelerator.
@@ -100,6 +101,7 @@ class Bench(Accelerator):
         super().__init__(spec)
         self.script: list[str] = []
         self.vector_lines = {ACTIVATION: 0, ERROR: 0}
+        self.most_vector_lines = 0
         self.formats = formats
         self.banks = max(2, spec.cores)
         self._words = dict.fromkeys(range(32), 0)
@@ -120,10 +122,13 @@ class Bench(Accelerator):
             [parameter_image(flats[0], sizes, spec) for sizes, *flats in networks.values()]
         )
 
-    def finish(self) -> list[str]:
-        """Return the whole script."""
+    def taken(self) -> list[str]:
+        """Return the script since the last call; vectors are placed anew from here, nothing of them is read again."""
         self._flush()
-        return self.script
+        self._arrays.clear()
+        self.vector_lines = dict.fromkeys(self.vector_lines, 0)
+        lines, self.script = self.script, []
+        return lines
 
     def _write(self, memory: int, bank: int, address: int, image: Int32, verb: str = "W") -> None:
         for offset, line in enumerate(image):
@@ -131,11 +136,13 @@ class Bench(Accelerator):
 
     def _place(self, memory: int, width: int, vectors: int, *, half: bool) -> Region:
         """Return room for vectors of ``width`` words, whole groups of all cores' lines."""
-        group = self.spec.cores * self.spec.side
-        stride = -(-width // group) * self.spec.cores
+        stride = vector_stride(self.spec, width)
         region = Region(self.vector_lines[memory], stride, half)
         held = -(-vectors // 2) if half else vectors
-        self.vector_lines[memory] += stride * -(-held // self.banks)
+        end = region.base + stride * -(-held // self.banks)
+        assert end <= WIDEST_LINES
+        self.vector_lines[memory] = end
+        self.most_vector_lines = max(self.most_vector_lines, end)
         return region
 
     def _vectors(self, memory: int, region: Region, x_BQ: Int32, zero: int, verb: str) -> None:

@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from spikestill.common.errors import UserError
+from spikestill.common.precision.fixed import TERMS
 from spikestill.configs.accelerator import ArraySpec
 from spikestill.deploy.accelerator import schedule
-from spikestill.deploy.accelerator.bench import ACTIVATION, ERROR, Bench, line_hex, tanh_image
+from spikestill.deploy.accelerator.bench import Bench, line_hex, tanh_image
+from spikestill.deploy.accelerator.schedule import WIDEST_LINES
 from spikestill.deploy.exports.folder import own
 from spikestill.teacher.control import fixed_ddpg
 from spikestill.teacher.control.fixed_ddpg import ACTOR, CRITIC, Batch, FixedState
@@ -29,14 +32,12 @@ MODULES = (
 )  # fmt: skip
 SOURCES = Path(__file__).resolve().parent / "rtl"
 IMAGES = ("weights.hex", "tanh.hex", "script.txt", "layout.json", "play.sh")
-WIDEST_LINES = 1 << 20
-"""Lines that an address of the SystemVerilog reaches."""
 
 
 def write(
     state: FixedState, folder: Path, spec: ArraySpec, observations: int, updates: int, batch: int, seed: int
 ) -> dict[str, Any]:
-    """Write the export; return what ``layout.json`` says.
+    """Write the export with random observations and transitions; return what ``layout.json`` says.
 
     Args:
         state: the agent.
@@ -50,38 +51,66 @@ def write(
     Raises:
         UserError: the agent's arithmetic is not the accelerator's, it does not fit, or the folder holds other files.
     """
-    check(state, spec, max(batch if updates else 1, observations))
+    random = np.random.default_rng(seed)
+    obs_BS = random.normal(size=(observations, state.observation_size))
+    return write_script(
+        state, folder, spec, obs_BS, [transitions(state, batch, random) for _ in range(updates)]
+    )
+
+
+def write_script(
+    state: FixedState, folder: Path, spec: ArraySpec, obs_BS: npt.NDArray[Any], batches: list[Batch]
+) -> dict[str, Any]:
+    """Write the export; return what ``layout.json`` says.
+
+    Args:
+        state: the agent.
+        folder: for the export alone.
+        spec: the accelerator.
+        obs_BS: observations whose actions the script asks for, maybe none.
+        batches: transitions of each update that it plays.
+
+    Raises:
+        UserError: the agent's arithmetic is not the accelerator's, it does not fit, or the folder holds other files.
+    """
+    batch = max([1, *(len(each.reward_B) for each in batches)])
+    check(state, spec, max(batch, len(obs_BS)))
     own(folder, (*MODULES, *IMAGES, "obj_dir/"))
     networks = {
         name: (state.sizes(name), each.weight_N, each.target_N, each.m_N, each.v_N)
         for name, each in ((ACTOR, state.actor), (CRITIC, state.critic))
     }
     bench = Bench(spec, networks, state.formats)
-    random = np.random.default_rng(seed)
-    if observations:
-        state, _ = fixed_ddpg.act(
-            state, random.normal(size=(observations, state.observation_size)), True, bench
-        )
-    for _ in range(updates):
-        state, _ = fixed_ddpg.update(state, transitions(state, batch, random), bench)
-    script = bench.finish()
+    agent, compared = state, 0
+    with (folder / "script.txt").open("w", encoding="ascii") as script:
+
+        def write_down() -> int:
+            lines = bench.taken()
+            script.writelines(f"{line}\n" for line in lines)
+            return sum(line.startswith("C") for line in lines)
+
+        if len(obs_BS):
+            agent, _ = fixed_ddpg.act(agent, obs_BS, True, bench)
+        compared += write_down()
+        for each in batches:
+            agent, _ = fixed_ddpg.update(agent, each, bench)
+            compared += write_down()
     sizes = {
-        "CORES": spec.cores, "SIDE": spec.side, "STREAM_BITS": _bits(max(batch, observations), 4),
+        "CORES": spec.cores, "SIDE": spec.side, "STREAM_BITS": _bits(max(batch, len(obs_BS)), 4),
         "PARAMETER_LINES": 1 << _bits(bench.parameter_lines, 4),
-        "VECTOR_LINES": 1 << _bits(max(bench.vector_lines[ACTIVATION], bench.vector_lines[ERROR]), 4),
+        "VECTOR_LINES": 1 << _bits(bench.most_vector_lines, 4),
     }  # fmt: skip
     for name in MODULES:
         shutil.copyfile(SOURCES / name, folder / name)
     (folder / "weights.hex").write_text("".join(f"{line_hex(line)}\n" for line in bench.weights), "ascii")
     (folder / "tanh.hex").write_text("".join(f"{entry}\n" for entry in tanh_image()), "ascii")
-    (folder / "script.txt").write_text("".join(f"{line}\n" for line in script), "ascii")
     (folder / "play.sh").write_text(build_command(sizes) + "./obj_dir/Vtest_bench\n", "ascii")
     (folder / "play.sh").chmod(0o755)
     layout = {
         "parameters": sizes, "spec": dataclasses.asdict(spec), "actor": list(state.sizes(ACTOR)),
-        "critic": list(state.sizes(CRITIC)), "observations": observations, "updates": updates, "batch": batch,
+        "critic": list(state.sizes(CRITIC)), "observations": len(obs_BS), "updates": len(batches), "batch": batch,
         "jobs": len(bench.jobs), "cycles": sum(job.cycles for job in bench.jobs),
-        "compared_lines": sum(line.startswith("C") for line in script), "accumulator_bits": bench.peak,
+        "compared_lines": compared, "accumulator_bits": bench.peak,
     }  # fmt: skip
     (folder / "layout.json").write_text(json.dumps(layout, indent=2) + "\n", "ascii")
     return layout
@@ -105,7 +134,7 @@ def check(state: FixedState, spec: ArraySpec, batch: int) -> None:
     """Raise UserError unless the accelerator computes what this agent does, and holds it.
 
     Raises:
-        UserError: another variant's widths, Adam in another form, too many parameters or vectors.
+        UserError: another variant's widths, Adam in another form, too many parameters or vectors, sums that could wrap.
     """
     config, formats = state.config, state.formats
     if formats.bits != 32:
@@ -124,11 +153,25 @@ def check(state: FixedState, spec: ArraySpec, batch: int) -> None:
             f"{batch} vectors at a time: the accelerator's activation memory holds {spec.batch}",
             f"give a batch of {spec.batch} or less",
         )
+    for name in (ACTOR, CRITIC):
+        widest = max(state.sizes(name)[:-1])
+        if widest > TERMS:
+            raise UserError(
+                f"{name}: a layer of {widest} inputs, the 64-bit accumulators hold sums of {TERMS} products",
+                "give an agent with narrower layers",
+            )
     held = sum(schedule.parameter_lines(spec, state.sizes(name)) for name in (ACTOR, CRITIC))
     if held > WIDEST_LINES:
         raise UserError(
-            f"the networks take {held} lines of {spec.side} words, {WIDEST_LINES} is what an address reaches",
-            "give an agent with narrower layers",
+            f"the networks take {held:,} lines of {spec.side} words, {WIDEST_LINES:,} is what an address reaches",
+            "give an agent with narrower layers, or a larger --accelerator.side",
+        )
+    filled = schedule.update_lines(spec, state.sizes(ACTOR), state.sizes(CRITIC), batch)
+    if filled > WIDEST_LINES:
+        raise UserError(
+            f"an update of {batch} vectors fills {filled:,} lines of a bank of activations, {WIDEST_LINES:,} is what "
+            "an address reaches",
+            "give a smaller batch, or a larger --accelerator.side",
         )
 
 

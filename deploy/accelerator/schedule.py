@@ -37,6 +37,8 @@ BEATS = {"noise": 6, "difference": 3, "slope": 1}
 """Cycles that the word unit issues a number in."""
 
 
+WIDEST_LINES = 1 << 20
+"""Lines that an address of the SystemVerilog reaches."""
 PAPER = ArraySpec()
 
 
@@ -128,6 +130,18 @@ def adam(spec: ArraySpec, sizes: tuple[int, ...]) -> Job:
         "adam", count, 0, 1, False, count + FILL["adam"], 0, 0,
         dict.fromkeys((*held, "gradient"), words), dict.fromkeys(held, words),
     )  # fmt: skip
+
+
+def vector_stride(spec: ArraySpec, width: int) -> int:
+    """Return the lines that a vector of ``width`` words takes, whole groups of all cores' lines."""
+    return -(-width // (spec.cores * spec.side)) * spec.cores
+
+
+def update_lines(spec: ArraySpec, actor: tuple[int, ...], critic: tuple[int, ...], batch: int) -> int:
+    """Return the lines of a bank of activations that an update's passes fill at most, two of the actor's and three of
+    the critic's, and a line of rewards; errors take fewer."""
+    actors, critics = (sum(vector_stride(spec, size) for size in sizes) for sizes in (actor, critic))
+    return (2 * actors + 3 * critics + vector_stride(spec, 2)) * -(-batch // max(2, spec.cores))
 
 
 def by_word(spec: ArraySpec, kind: Literal["noise", "difference", "slope"], outputs: int, batch: int) -> Job:

@@ -186,6 +186,25 @@ def test_an_agent_that_does_not_fit_is_refused(
         export.write(trained(0, **options), tmp_path / "rtl", spec, 1, 1, batch, seed=0)
 
 
+def test_networks_and_sums_that_would_wrap_are_refused(tmp_path: Path) -> None:
+    wide = trained(0, hidden=(1024, 1024))
+    with pytest.raises(
+        UserError, match=r"take 1,\d+,\d+ lines of 2 words, 1,048,576 is what an address reaches"
+    ):
+        export.write(wide, tmp_path / "rtl", ArraySpec(side=2), 1, 0, 8, seed=0)
+    seen = dataclasses.replace(trained(0), observation_size=32_769)
+    with pytest.raises(
+        UserError, match="actor: a layer of 32769 inputs, the 64-bit accumulators hold sums of 32768"
+    ):
+        export.write(seen, tmp_path / "rtl", ArraySpec(), 1, 0, 8, seed=0)
+    many = ArraySpec(side=2, batch=4096)
+    with pytest.raises(
+        UserError, match=r"4096 vectors fills 3,219,456 lines of a bank of activations, 1,048,576 is what"
+    ):
+        export.write(trained(0, hidden=(300, 300)), tmp_path / "rtl", many, 1, 1, 4096, seed=0)
+    assert not (tmp_path / "rtl").exists()
+
+
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("precious")
     with pytest.raises(UserError, match=r"holds mine.txt, which this export does not write"):

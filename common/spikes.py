@@ -28,6 +28,8 @@ class SpikeLayout:
         unit_W: int64 (W,), the core of each word, -1 none.
         planes_PW: uint64 (P, W): a bit that stands for n neurons of its core is set in the planes of n's binary digits.
         neurons_U: int64 (U,), neurons of each core.
+        event_planes_PW: uint64 (P, W): a bit whose spikes meet n crosspoints is set in the planes of n's binary digits;
+            no plane where there are no cores.
     """
 
     shapes: tuple[tuple[int, int, int], ...]
@@ -38,14 +40,22 @@ class SpikeLayout:
     unit_W: npt.NDArray[np.int64]
     planes_PW: npt.NDArray[np.uint64]
     neurons_U: npt.NDArray[np.int64]
+    event_planes_PW: npt.NDArray[np.uint64]
+
+
+def ones(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
+    """Return the set bits of each word, uint8."""
+    if hasattr(np, "bitwise_count"):  # NumPy 2
+        return np.asarray(np.bitwise_count(words), np.uint8)
+    octets = np.ascontiguousarray(words).view(np.uint8).reshape(*words.shape, 8)
+    return np.asarray(ONES[octets].sum(axis=-1, dtype=np.uint8))
 
 
 def ones_by(
     group_W: npt.NDArray[np.int64], groups: int, words_BW: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.int64]:
     """Return the set bits of the words of each group, int64 (B, groups); words of group -1 are left out."""
-    octets = np.ascontiguousarray(words_BW).view(np.uint8).reshape(*words_BW.shape, 8)
-    ones_BW = ONES[octets].sum(axis=2, dtype=np.uint8)
+    ones_BW = ones(words_BW)
     inside = group_W >= 0
     found = [np.bincount(group_W[inside], ones_W[inside], groups) for ones_W in ones_BW]
     return np.array(found, np.int64).reshape(len(words_BW), groups)
@@ -81,6 +91,13 @@ class SpikeTrace:
         """Return the share of each core's neurons that fired, float64 (B, U), 0..1."""
         return activity(self.layout.unit_W, self.layout.planes_PW, self.layout.neurons_U, self.packed_BW)
 
+    def events(self) -> npt.NDArray[np.int64]:
+        """Return how many crosspoints the spikes meet, int64 (B,): the synaptic events of each decision."""
+        found = np.zeros(len(self.packed_BW), np.int64)
+        for digit, plane_W in enumerate(self.layout.event_planes_PW):
+            found += ones(self.packed_BW & plane_W).sum(axis=1, dtype=np.int64) << digit
+        return found
+
 
 def activity(
     unit_W: npt.NDArray[np.int64],
@@ -105,6 +122,12 @@ def neuron_mask(
         _, first = np.unique(place_N, return_index=True)
         flags[bit_N[first]] = 1
     return packed_flags(flags)
+
+
+def binary_planes(times: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """Return the planes of each bit's number, uint64 (P, W): plane p has the digit 2**p of a multiple of 64 numbers."""
+    digits = range(int(times.max(initial=1)).bit_length())
+    return np.stack([packed_flags(times >> digit & 1) for digit in digits])
 
 
 def packed_flags(flags: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:

@@ -234,6 +234,17 @@ ARRAYS: dict[str, tuple[str, str]] = {
 TRANSDUCTION = {"transduction_weight": "uint8", "transduction_theta_O": "int32"}
 
 
+def met_crosspoints(core_map: CoreMap) -> npt.NDArray[np.int64]:
+    """Return how many crosspoints a spike on each axon meets, int64 (C, A)."""
+    crossbar_XNW = core_map.crossbar_XNW.astype("<u8").view(np.uint8)
+    met_XA = [
+        # One at a time: all their bits as bytes would take hundreds of MB.
+        np.unpackbits(crossbar_NW, axis=1, bitorder="little").sum(axis=0, dtype=np.int64)
+        for crossbar_NW in crossbar_XNW
+    ]
+    return np.stack(met_XA)[:, : core_map.spec.axons][core_map.core_crossbar_C]
+
+
 def save(core_map: CoreMap, path: Path) -> None:
     """Write ``core_map`` to an HDF5 file at ``path``, compressed losslessly, atomically.
 

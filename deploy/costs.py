@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.configs.hardware import HardwareSpec
-from spikestill.deploy.core_map import NONE, CoreMap
+from spikestill.deploy.core_map import NONE, CoreMap, met_crosspoints
 from spikestill.deploy.packed_kernel import PackedNet
 from spikestill.deploy.rates import Rates
 from spikestill.student.integer_net import IntegerLayer, IntegerNet
@@ -153,15 +153,18 @@ def truenorth(core_map: CoreMap, rates: Rates, period_s: float) -> TrueNorthEner
         cores=core_map.cores, chips=core_map.chips, events=events, marginal_j=marginal,
         static_j_pipelined=static * TICK_S, static_j_used_cores=core_map.cores * TRUENORTH_CORE_W * TICK_S,
         total_j_pipelined=static * TICK_S + marginal,
-        total_j_real_time=static * period_s + marginal, period_s=period_s,
+        total_j_real_time=decision_j(core_map.chips, events, period_s), period_s=period_s,
     )  # fmt: skip
+
+
+def decision_j(chips: int, events: float, period_s: float) -> float:
+    """Return the energy of a decision in real time, J: chips powered all along, and its synaptic events."""
+    return chips * TRUENORTH_CHIP_W * period_s + events * TRUENORTH_EVENT_J
 
 
 def synaptic_events(core_map: CoreMap, rates: Rates) -> float:
     """Return the mean over the frames of the crosspoints that spikes arrive at, copies and splitters included."""
-    bits_XNA = np.unpackbits(core_map.crossbar_XNW.astype("<u8").view(np.uint8), axis=2, bitorder="little")
-    met_XA = bits_XNA[:, :, : core_map.spec.axons].sum(axis=1, dtype=np.int64)
-    met_CA = met_XA[core_map.core_crossbar_C]
+    met_CA = met_crosspoints(core_map)
     weight_S = np.zeros(len(core_map.input_start_S) - 1)
     np.add.at(weight_S, core_map.input_source_E, met_CA[core_map.input_core_E, core_map.input_axon_E])
     total = float((rates[0].reshape(-1) * weight_S).sum())

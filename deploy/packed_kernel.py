@@ -166,6 +166,7 @@ class PackedNet:
             unit_W=np.full(words, -1, np.int64),
             planes_PW=np.zeros((0, words), np.uint64),
             neurons_U=np.zeros(0, np.int64),
+            event_planes_PW=np.zeros((0, words), np.uint64),
         )
 
     def _votes(self, packed: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:

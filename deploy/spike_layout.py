@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from spikestill.common.spikes import SpikeLayout, neuron_mask, packed_flags
-from spikestill.deploy.core_map import NONE, WORD_BITS, CoreMap
+from spikestill.common.spikes import SpikeLayout, binary_planes, neuron_mask
+from spikestill.deploy.core_map import NONE, WORD_BITS, CoreMap, met_crosspoints
 from spikestill.deploy.crossbar_program import CrossbarProgram, input_bits
 
 Ints = npt.NDArray[np.int64]
@@ -63,7 +63,6 @@ def core_layout(
     layer_W = np.where(unit_W == NONE, 0, layer_C[unit_W])
     used = bit_CN[core_map.used_CN]
     times = np.bincount(used, minlength=program.row_words * WORD_BITS)
-    planes = [times >> digit & 1 for digit in range(int(times.max(initial=1)).bit_length())]
     return SpikeLayout(
         shapes,
         bits,
@@ -71,6 +70,19 @@ def core_layout(
         layer_W,
         neuron_mask(bits, places, program.row_words),
         unit_W,
-        np.stack([packed_flags(plane) for plane in planes]),
+        binary_planes(times),
         core_map.used_CN.sum(axis=1).astype(np.int64),
+        binary_planes(_events(core_map, bit_CN, len(times))),
     )
+
+
+def _events(core_map: CoreMap, bit_CN: Ints, bits: int) -> Ints:
+    """Return how many crosspoints the spikes of each of a row's ``bits`` meet, copies and splitters included."""
+    met_CA = met_crosspoints(core_map)
+    events = np.zeros(bits, np.int64)
+    source = np.repeat(input_bits(core_map), np.diff(core_map.input_start_S))
+    np.add.at(events, source, met_CA[core_map.input_core_E, core_map.input_axon_E])
+    core, neuron = np.nonzero(core_map.used_CN & (core_map.dest_core_CN != NONE))
+    target, axon = core_map.dest_core_CN[core, neuron], core_map.dest_axon_CN[core, neuron]
+    np.add.at(events, bit_CN[core, neuron], met_CA[target, axon])
+    return events

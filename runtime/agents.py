@@ -48,6 +48,7 @@ class VotingPolicy:
         legal: which of the actions are the game's own, in its order; None: all are.
         close: releases what it holds.
         layout: what draws its inside needs to know.
+        joules: estimates the energy of a decision from its spikes and the seconds until the next; None: nothing does.
     """
 
     def __init__(
@@ -56,8 +57,10 @@ class VotingPolicy:
         close: Callable[[], None] = lambda: None,
         layout: Mapping[str, npt.NDArray[Any]] | None = None,
         legal: tuple[int, ...] | None = None,
+        joules: Callable[[SpikeTrace, float], float] | None = None,
     ) -> None:
         self._decide, self.close, self.layout, self._legal = decide, close, dict(layout or {}), legal
+        self._joules = joules
 
     def act(self, observations: Observations) -> Decision:
         """Count the votes for each stack; see :class:`spikestill.common.policy.Policy`."""
@@ -70,6 +73,16 @@ class VotingPolicy:
                 packed_BW = np.concatenate([each.packed_BW for each in traces])
             trace = SpikeTrace(packed_BW, traces[0].layout)
         return Decision.best(own_scores(np.stack([votes_A for votes_A, _ in found]), self._legal), trace)
+
+    def joules(self, decision: Decision, period_s: float) -> float | None:
+        """Return the estimated energy of a decision, J, None where nothing is known of it.
+
+        Args:
+            decision: of one row.
+            period_s: seconds between two decisions.
+        """
+        trace = decision.trace
+        return self._joules(trace, period_s) if self._joules and isinstance(trace, SpikeTrace) else None
 
 
 class OneThread:
@@ -119,6 +132,7 @@ def make_cores(files: Mapping[str, Path], environment: EnvironmentSpec) -> Polic
 
 def cores_policy(core_map: CoreMap, game: str) -> VotingPolicy:
     """Return a core map, sound or damaged, on the core simulator, playing ``game``."""
+    from spikestill.deploy.costs import decision_j
     from spikestill.deploy.simulator import CoreSimulator
     from spikestill.runtime.activity import core_grid
 
@@ -127,6 +141,7 @@ def cores_policy(core_map: CoreMap, game: str) -> VotingPolicy:
         lambda stack_CHW: (simulator.votes(stack_CHW), simulator.trace()),
         layout=core_grid(core_map, simulator.layout),
         legal=actions_in(core_map.legal, game),
+        joules=lambda trace, period_s: decision_j(core_map.chips, int(trace.events()[0]), period_s),
     )
 
 
@@ -235,6 +250,11 @@ class Agent:
     def act(self, observations: Observations) -> Decision:
         """Decide; see :class:`spikestill.common.policy.Policy`."""
         return self.policy.act(observations)
+
+    def joules(self, decision: Decision, period_s: float) -> float | None:
+        """Return the estimated energy of a decision, J; see :meth:`VotingPolicy.joules`."""
+        estimate = getattr(self.policy, "joules", None)
+        return estimate(decision, period_s) if estimate else None
 
     def close(self) -> None:
         """Release what the policy holds; it acts no more."""

@@ -12,7 +12,6 @@ import json
 import os
 import struct
 import time
-from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,15 +24,17 @@ from spikestill.common.errors import UserError
 from spikestill.common.spikes import activity
 from spikestill.runtime.controls import checked
 from spikestill.runtime.frame_ring import STATES
+from spikestill.runtime.hdr import HdrHistogram
 from spikestill.runtime.onlooker import Seat
 from spikestill.runtime.perturb import KINDS
 from spikestill.runtime.scene import Scene
-from spikestill.runtime.telemetry import percentiles_ms, prometheus
+from spikestill.runtime.telemetry import COUNTS, Told, prometheus
 
 MOST_BYTES = 2_000
 """Of one message from a viewer."""
-RECENT = 3_600
 GIF_SECONDS = 5.0
+WHOLE = ("frame", "game", "action", "decisions", "misses", "agreed", "compared", "state", "answer")
+"""Whole numbers of a frame's part that are told as they are."""
 
 
 def png(screen_HW3: np.ndarray) -> bytes:
@@ -62,8 +63,7 @@ class Broadcast:
         self._scene_number = 0
         self.texts: dict[str, str] = {}
         self.controls: dict[str, Any] = {"paused": False, "speed": 1.0}
-        self._latency: list[deque[float]] = []
-        self._told: list[dict[str, Any]] = []
+        self._told: list[Told] = []
         self._answers: list[int] = []
         self._recording: Any = None
         self._panel: Any = None
@@ -95,7 +95,10 @@ class Broadcast:
     def _show(self, scene: Scene) -> None:
         self.scene = scene
         count = len(scene.actors)
-        self._latency = [deque(maxlen=RECENT) for _ in range(count)]
+        self._told = [
+            Told(actor.name, {name: 0.0 for name, *_ in COUNTS}, HdrHistogram(), HdrHistogram())
+            for actor in scene.actors
+        ]
         self._answers = [-2] * count
         agents = []
         for actor in scene.actors:
@@ -122,55 +125,53 @@ class Broadcast:
 
     def _message(self, frame: np.void) -> bytes:
         """Return the message of a frame."""
-        heads, blobs, told = [], [], []
-        for index, (part, actor) in enumerate(zip(frame["sessions"], self.scene.actors, strict=False)):
-            fresh = int(part["answer"]) != self._answers[index]
+        heads, blobs = [], []
+        for index, part in enumerate(frame["sessions"][: len(self.scene.actors)]):
+            fresh = int(part["answer"]) != self._answers[index] and part["answer"] >= 0
             self._answers[index] = int(part["answer"])
-            recent = self._latency[index]
-            if fresh and part["answer"] >= 0:
-                recent.append(float(part["latency_ms"]) / 1e3)
-            head: dict[str, Any] = {
-                name: int(part[name])
-                for name in (
-                    "frame",
-                    "game",
-                    "action",
-                    "decisions",
-                    "misses",
-                    "agreed",
-                    "compared",
-                    "state",
-                    "answer",
-                )
-            }
-            head["score"] = float(part["score"])
+            self._count(self._told[index], part, fresh)
+            head: dict[str, Any] = {name: int(part[name]) for name in WHOLE} | {"score": float(part["score"])}
             screen = png(part["screen"])
             head["png"] = len(screen)
             blobs.append(screen)
-            if fresh and part["answer"] >= 0:
-                head["latency_ms"] = round(float(part["latency_ms"]), 3)
-                head["votes"] = bool(part["votes"])
-                scores = part["scores"][: len(self.scene.actions)]
-                head["scores"] = [round(value, 4) if np.isfinite(value) else 0.0 for value in scores.tolist()]
-                layout = actor.layout
-                if "unit_W" in layout:
-                    words = part["trace"][None, : len(layout["unit_W"])]
-                    share_U = activity(layout["unit_W"], layout["planes_PW"], layout["neurons_U"], words)[0]
-                    head["cores"] = len(share_U)
-                    blobs.append((share_U * 255).astype(np.uint8).tobytes())
+            if fresh:
+                head |= self._decision(part)
+                if cores := self._cores(self.scene.actors[index].layout, part):
+                    head["cores"] = len(cores)
+                    blobs.append(cores)
             heads.append(head)
-            told.append(
-                {"agent": actor.name, "ticks": head["frame"], "latency_ms": {}, **head, "recent": recent}
-            )
-        self._told = told
         header = json.dumps({"agents": heads}).encode()
         return b"".join([struct.pack("<I", len(header)), header, *blobs])
 
+    def _decision(self, part: np.void) -> dict[str, Any]:
+        """Return what is told of a new decision."""
+        scores = part["scores"][: len(self.scene.actions)].tolist()
+        return {
+            "latency_ms": round(float(part["latency_ms"]), 3),
+            "joules": float(part["joules"]) / max(1, int(part["decisions"])),
+            "votes": bool(part["votes"]),
+            "scores": [round(value, 4) if np.isfinite(value) else 0.0 for value in scores],
+        }
+
+    def _cores(self, layout: Mapping[str, Any], part: np.void) -> bytes:
+        """Return a byte a core, how much of it fired, b'' for an agent without cores."""
+        if "unit_W" not in layout:
+            return b""
+        words = part["trace"][None, : len(layout["unit_W"])]
+        share_U = activity(layout["unit_W"], layout["planes_PW"], layout["neurons_U"], words)[0]
+        return (share_U * 255).astype(np.uint8).tobytes()
+
+    def _count(self, told: Told, part: np.void, fresh: bool) -> None:
+        """Take a frame into the figures of an agent."""
+        told.lateness.add(float(part["late_ms"]) / 1e3)
+        if fresh:
+            told.latency.add(float(part["latency_ms"]) / 1e3)
+        counts = {name: float(part["frame" if name == "ticks" else name]) for name, *_ in COUNTS}
+        told.counts.update(counts)
+
     def metrics(self) -> str:
         """Return the agents' figures as Prometheus text."""
-        return prometheus(
-            [{**each, "latency_ms": percentiles_ms(list(each["recent"]))} for each in list(self._told)]
-        )
+        return prometheus(list(self._told))
 
     def wish(self, what: str) -> None:
         """Record: ``gif``, five seconds; ``record``, an MP4 until ``stop``."""

@@ -27,8 +27,9 @@ def frame_dtype(
 
     ``scene`` is the number of the :class:`spikestill.runtime.scene.Scene` that it belongs to, ``sessions`` has each
     agent's part. Times are in ms; ``action`` is -1 where it is no number of a list; ``answer`` is the number of the
-    newest answer, -1 before the first of a game; ``votes`` says that the scores are votes, counted from 0; ``seen`` is
-    the newest picture that the agent saw; ``state`` is the index in ``STATES``.
+    newest answer, -1 before the first of a game; ``late_ms`` is how late the frame came; ``joules`` is the estimated
+    energy of all decisions so far, 0 where nothing is known of it; ``votes`` says that the scores are votes, counted
+    from 0; ``seen`` is the newest picture that the agent saw; ``state`` is the index in ``STATES``.
 
     Args:
         sessions: agents side by side.
@@ -49,6 +50,8 @@ def frame_dtype(
             ("state", "<i8"),
             ("answer", "<i8"),
             ("latency_ms", "<f8"),
+            ("late_ms", "<f8"),
+            ("joules", "<f8"),
             ("votes", "?"),
             ("scores", "<f8", (actions,)),
             ("trace", "<u8", (words,)),

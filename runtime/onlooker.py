@@ -172,6 +172,7 @@ def fill(part: np.void, session: Session, tick: Tick) -> None:
     part["action"] = tick.action if isinstance(tick.action, int) else -1
     part["decisions"], part["misses"] = telemetry.decisions, telemetry.misses
     part["agreed"], part["compared"] = session.agreed, session.compared
+    part["late_ms"], part["joules"] = telemetry.late_s * 1e3, telemetry.joules
     part["state"] = STATES.index(session.state)
     part["answer"] = -1
     if tick.answer is not None:

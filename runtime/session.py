@@ -107,6 +107,7 @@ class Session:
         self.forced: Any = None
         self.sticky = 0.0
         self.disturb: Callable[[Observations], Observations] | None = None
+        self._period_s = game.frames_per_decision / game.rate_hz
         self._clock, self._epsilon, self._rng = clock, epsilon, np.random.default_rng([seed, 5])
         self._reopen, self.restarts = reopen, restarts
         self._opening: Future[Policy] | None = None
@@ -157,6 +158,7 @@ class Session:
             self._worker.close(0.0 if self.state == "stalled" else CLOSE_TIMEOUT_S)
         self.release()
         self.game, self.agent, self.state, self.error = game, agent, "playing", None
+        self._period_s = game.frames_per_decision / game.rate_hz
         self._worker = AgentThread(agent, self._clock, f"agent {self.name}")
         self._explored, self.decided, self.forced = {}, {}, None
         self._pending.clear()
@@ -231,6 +233,8 @@ class Session:
         """
         telemetry, actions = self.telemetry, self.game.spec.actions
         telemetry.add_latency(answer.latency_s)
+        estimate = getattr(self.agent, "joules", None)
+        telemetry.add_energy(estimate(answer.decision, self._period_s) if estimate else None)
         actions.check(np.asarray(answer.decision.action))
         chosen = answer.decision.action[0]
         forced = self._explored.pop(answer.number, None)

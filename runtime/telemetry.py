@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Sequence
@@ -10,37 +11,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
+
+from spikestill.runtime.hdr import HdrHistogram
 
 if TYPE_CHECKING:
     from spikestill.runtime.session import Session, Tick
-
-PER_MILLE = {"p50": 500, "p99": 990, "p999": 999, "max": 1000}
-HISTOGRAM_EDGES_MS = np.round(np.logspace(-2, 3, 61), 5)
-"""Bin edges, 12 a decade from 10 microseconds to 1 s; what lies outside is counted in the end bins."""
-
-
-def percentiles_ms(values_s: npt.ArrayLike) -> dict[str, float | None]:
-    """Return p50, p99, p99.9 and the maximum of ``values_s`` in milliseconds, None for each if empty.
-
-    Each is a value that occurred: the smallest with at least that share of all at or below it.
-    """
-    values_ms = np.sort(np.asarray(values_s, np.float64)) * 1e3
-    if not values_ms.size:
-        return dict.fromkeys(PER_MILLE)
-    # Nearest rank in integers: ceil(n p) is at least 1.
-    return {
-        name: round(float(values_ms[-(-values_ms.size * share // 1000) - 1]), 4)
-        for name, share in PER_MILLE.items()
-    }
-
-
-def histogram_ms(values_s: npt.ArrayLike) -> dict[str, list[float] | list[int]]:
-    """Return ``edges_ms`` (61) and ``counts`` (60) of ``values_s``."""
-    edges_ms = HISTOGRAM_EDGES_MS
-    inside_ms = np.clip(np.asarray(values_s, np.float64) * 1e3, edges_ms[0], edges_ms[-1])
-    counts, _ = np.histogram(inside_ms, edges_ms)
-    return {"edges_ms": edges_ms.tolist(), "counts": counts.tolist()}
 
 
 class Telemetry:
@@ -51,36 +26,47 @@ class Telemetry:
         decisions: stacks whose action came in time or was missed; one that the game's end cut off is neither.
         misses: decisions whose action was not ready when the next one was due.
         unseen: misses whose stack the agent never began with, being busy.
-        latency_s: sensation to action of every answered decision, seconds, late ones too.
-        late_s: lateness of every tick, seconds.
+        latency: sensation to action of every answered decision, late ones too.
+        lateness: how late every tick came.
+        late_s: how late the last tick came, seconds.
         lost_s: seconds by which the game fell behind the wall clock for good.
+        joules: estimated energy of the answered decisions, J; 0 where nothing is known of the agent's.
+        last_joules: of the last one, None where it is not known.
     """
 
     def __init__(self) -> None:
         self.ticks = self.decisions = self.misses = self.unseen = 0
-        self.latency_s: list[float] = []
-        self.late_s: list[float] = []
-        self.lost_s = 0.0
+        self.latency, self.lateness = HdrHistogram(), HdrHistogram()
+        self.late_s = self.lost_s = self.joules = 0.0
+        self.last_joules: float | None = None
 
     def add_latency(self, latency_s: float) -> None:
         """Count an answer, from sensation to action."""
-        self.latency_s.append(latency_s)
+        self.latency.add(latency_s)
 
     def add_lateness(self, late_s: float) -> None:
         """Count a tick that came so much late."""
-        self.late_s.append(late_s)
+        self.late_s = late_s
+        self.lateness.add(late_s)
+
+    def add_energy(self, joules: float | None) -> None:
+        """Add an answer's estimated energy, None where nothing is known of it."""
+        self.last_joules = joules
+        self.joules += joules or 0.0
 
     def summary(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
+        known = self.joules > 0 and self.latency.count
         return {
             "decisions": self.decisions,
             "misses": self.misses,
             "unseen": self.unseen,
-            "latency_ms": percentiles_ms(self.latency_s),
-            "jitter_ms": percentiles_ms(self.late_s),
+            "latency_ms": self.latency.percentiles_ms(),
+            "jitter_ms": self.lateness.percentiles_ms(),
             "ticks": self.ticks,
             "lost_s": round(self.lost_s, 4),
-            "histogram": histogram_ms(self.latency_s),
+            "joules_per_decision": self.joules / self.latency.count if known else None,
+            "histogram": self.latency.bins(),
         }
 
 
@@ -88,7 +74,8 @@ class DecisionLog:
     """Writes a line of JSON for every decision of every agent, as it is answered.
 
     A line has ``time`` (Unix, s), ``agent``, ``game``, ``frame``, ``decision``, ``action``, ``latency_ms``, ``late_ms``
-    (of the tick), ``misses``, ``score``, ``scores`` and, where the agent has spikes, ``spikes`` by layer.
+    (of the tick), ``misses``, ``score``, ``scores``, ``joules`` (estimated, None where nothing is known) and, where the
+    agent has spikes, ``spikes`` by layer.
 
     Args:
         path: the file; what was there is replaced.
@@ -118,10 +105,11 @@ class DecisionLog:
                 "decision": answer.number,
                 "action": np.asarray(answer.decision.action[0]).tolist(),
                 "latency_ms": round(answer.latency_s * 1e3, 4),
-                "late_ms": round(telemetry.late_s[-1] * 1e3, 4) if telemetry.late_s else None,
+                "late_ms": round(telemetry.late_s * 1e3, 4),
                 "misses": telemetry.misses,
                 "score": tick.score,
                 "scores": np.asarray(answer.decision.scores[0]).tolist(),
+                "joules": telemetry.last_joules,
             }
             if trace is not None:
                 line["spikes"] = trace.counts()[0].tolist()
@@ -136,31 +124,54 @@ class DecisionLog:
         self._file.close()
 
 
-def prometheus(told: Sequence[dict[str, Any]]) -> str:
-    """Return agents' figures in Prometheus' text format, version 0.0.4.
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """An agent's figures, for :func:`prometheus`.
 
-    Args:
-        told: of each agent ``agent``, ``decisions``, ``misses``, ``score``, ``ticks`` and ``latency_ms``.
+    Attributes:
+        agent: its name.
+        counts: the values of :data:`COUNTS`.
+        latency: sensation to action.
+        lateness: of the ticks.
     """
-    lines = []
-    for name, kind, text in (
-        ("ticks", "counter", "Frames of the game."),
-        ("decisions", "counter", "Decisions that were due."),
-        ("misses", "counter", "Decisions whose action was not ready in time."),
-        ("score", "gauge", "Score of the running game."),
-    ):
+
+    agent: str
+    counts: dict[str, float]
+    latency: HdrHistogram
+    lateness: HdrHistogram
+
+
+COUNTS = (
+    ("ticks", "counter", "Frames of the game."),
+    ("decisions", "counter", "Decisions that were due."),
+    ("misses", "counter", "Decisions whose action was not ready in time."),
+    ("score", "gauge", "Score of the running game."),
+    ("joules", "counter", "Estimated energy of the decisions; 0 where nothing is known of the agent's."),
+)
+
+
+def prometheus(told: Sequence[Told]) -> str:
+    """Return agents' figures in Prometheus' text format, version 0.0.4; agents of one name are counted up."""
+    lines: list[str] = []
+    labels = [f'agent="{each.agent}",index="{index}"' for index, each in enumerate(told)]
+    for name, kind, text in COUNTS:
         full = f"spikestill_{name}" + ("_total" if kind == "counter" else "")
         lines += [f"# HELP {full} {text}", f"# TYPE {full} {kind}"]
-        lines += [f'{full}{{agent="{each["agent"]}"}} {each[name]:g}' for each in told]
-    lines += [
-        "# HELP spikestill_latency_seconds Sensation to action.",
-        "# TYPE spikestill_latency_seconds summary",
-    ]
-    for each in told:
-        for key, quantile in (("p50", "0.5"), ("p99", "0.99"), ("p999", "0.999")):
-            value = each["latency_ms"].get(key)
-            if value is not None:
-                lines.append(
-                    f'spikestill_latency_seconds{{agent="{each["agent"]}",quantile="{quantile}"}} {value / 1e3:g}'
-                )
+        lines += [
+            f"{full}{{{label}}} {each.counts[name]:g}" for label, each in zip(labels, told, strict=True)
+        ]
+    for name, text in (("latency", "Sensation to action."), ("lateness", "How late a frame came.")):
+        full = f"spikestill_{name}_seconds"
+        lines += [f"# HELP {full} {text}", f"# TYPE {full} summary"]
+        for label, each in zip(labels, told, strict=True):
+            histogram: HdrHistogram = getattr(each, name)
+            found = histogram.percentiles_ms()
+            for key, quantile in (("p50", "0.5"), ("p99", "0.99"), ("p999", "0.999"), ("max", "1")):
+                value = found[key]
+                if value is not None:
+                    lines.append(f'{full}{{{label},quantile="{quantile}"}} {value / 1e3:g}')
+            lines += [
+                f"{full}_sum{{{label}}} {histogram.sum_s:g}",
+                f"{full}_count{{{label}}} {histogram.count}",
+            ]
     return "\n".join(lines) + "\n"

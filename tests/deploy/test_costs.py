@@ -14,6 +14,7 @@ from spikestill.deploy import core_map as core_map_format
 from spikestill.deploy import costs
 from spikestill.deploy.estimate import run
 from spikestill.deploy.mapping import map_net
+from spikestill.deploy.simulator import CoreSimulator
 from spikestill.student.integer_net import IntegerLayer, IntegerNet, naive_forward, save
 from tests.nets import SMALL_LAYERS, SMALL_SHAPE, random_net, random_stack, small_net
 
@@ -81,6 +82,11 @@ def test_synaptic_events_are_those_of_the_naive_cores(net: IntegerNet, stacks: n
             events += int(((words >> np.uint64(axon % 64)) & np.uint64(1)).sum()) * arriving[core, axon]
     rates = [spikes.mean(axis=0) for spikes in layers]
     assert costs.synaptic_events(m, rates) == pytest.approx(events / len(stacks))
+    simulator, told = CoreSimulator(m), []
+    for stack in stacks:
+        simulator.votes(stack)
+        told.append(int(simulator.trace().events()[0]))
+    assert sum(told) == events
     energy = costs.truenorth(m, rates, 0.05)
     assert energy.marginal_j == pytest.approx(events / len(stacks) * 2.30e-12)
     assert energy.total_j_real_time == pytest.approx(0.0644 * 0.05 + energy.marginal_j)

@@ -88,7 +88,8 @@ def test_an_agent_within_its_period_never_misses() -> None:
     ticks, telemetry, clock, _ = play([3.5 * FRAME_S], 401, PONG)
     assert telemetry.misses == 0
     assert telemetry.decisions == 100
-    np.testing.assert_allclose(telemetry.latency_s, 3.5 * FRAME_S)
+    assert (telemetry.latency.count, telemetry.latency.max_s) == (100, pytest.approx(3.5 * FRAME_S))
+    assert telemetry.latency.sum_s == pytest.approx(100 * 3.5 * FRAME_S)
     assert clock.now() == pytest.approx(401 * FRAME_S, abs=4 * FRAME_S)
     assert not any(tick.missed for tick in ticks)
 
@@ -131,7 +132,7 @@ def test_an_agent_slower_than_its_period_misses_every_decision_and_the_game_goes
     assert telemetry.unseen == pytest.approx(100 - agent.calls, abs=2)
     assert [tick.frame for tick in ticks] == list(range(401))
     assert clock.now() == pytest.approx(401 * FRAME_S, abs=10 * FRAME_S)
-    assert max(telemetry.late_s) == 0.0
+    assert telemetry.lateness.max_s == 0.0
 
 
 def test_at_frame_skip_one_there_are_sixty_decisions_a_second() -> None:

@@ -117,7 +117,8 @@ def test_a_viewer_gets_the_scene_and_every_agents_figures(served: Served) -> Non
     assert any(len(each["agents"][1].get("scores", [])) == 6 for each in seen)
     status, text = served.get("/metrics")
     assert status == 200
-    assert re.search(r'spikestill_decisions_total\{agent="cores"\} \d', text)
+    for name in ("decisions_total", "joules_total", "latency_seconds_count"):
+        assert re.search(rf'spikestill_{name}\{{agent="cores",index="0"\}} [1-9]?\d*\.?\d*[1-9]', text), text
 
 
 def test_viewers_pause_step_take_over_and_disturb(served: Served) -> None:

@@ -32,7 +32,7 @@ from spikestill.runtime.clock import MonotonicClock
 from spikestill.runtime.emulator import Emulator
 from spikestill.runtime.loop import Pace, play_live
 from spikestill.runtime.session import Session, Tick
-from spikestill.runtime.telemetry import Telemetry, prometheus
+from spikestill.runtime.telemetry import Telemetry
 from tests.runtime.artefacts import Files
 from tests.runtime.virtual_clock import VirtualClock
 
@@ -250,8 +250,7 @@ def test_an_environment_and_an_agent_of_ones_own_play_live_beside_another(
     assert (tmp_path / "lights.gif").read_bytes()[:6] == b"GIF89a"
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert {line["agent"] for line in lines} == {"reader", "random"}
-    text = prometheus(summary["agents"])
-    assert f'spikestill_decisions_total{{agent="reader"}} {reader["decisions"]}' in text
+    assert reader["decisions"] >= 60
 
 
 def test_four_agents_play_pong_side_by_side(tmp_path: Path, pong: Files) -> None:

@@ -2,8 +2,10 @@
 
     python -m benchmarks.play [--minutes 10] [--agents cores lava teacher fp16] [--record]
 
-Files are the zoo's unless given. The agents play one after another, the same game from the same seed; run it on a
-machine that does nothing else (the load before each is in the result). Writes ``benchmarks/results/play-AGENT.json``.
+A witness on each core (``benchmarks/witness.py``) notes when the machine itself stood still; ``explained`` counts the
+misses during or just after such a stall. Files are the zoo's unless given. The agents play one after another, the
+same game from the same seed; run it on a machine that does nothing else (the load before each is in the result).
+Writes ``benchmarks/results/play-AGENT.json``.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measurement import finish
+from benchmarks.witness import Witness
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.play import PlayConfig
 from spikestill.runtime.play import run
 
 KEYS = (
-    "seconds", "decisions", "misses", "unseen", "latency_ms", "jitter_ms", "lost_s", "scores", "histogram",
-    "video_frames", "dropped_video_frames",
+    "seconds", "decisions", "misses", "missed_at", "unseen", "latency_ms", "jitter_ms", "lost_s", "scores",
+    "joules_per_decision", "histogram", "video_frames", "dropped_video_frames",
 )  # fmt: skip
 
 
@@ -39,11 +42,21 @@ def measure(agent: str, options: argparse.Namespace) -> dict[str, Any]:
             view="none",
             record=Path(folder) / "game.mp4" if options.record else None,
         )
-        summary = run(config, Path(folder)).summary
-    found = {**{key: summary[key] for key in KEYS}, "load_before": round(load, 2)}
+        with Witness() as witness:
+            summary = run(config, Path(folder)).summary
+    period_s = options.frame_skip / summary["rate_hz"]
+    stalls = sorted(stall for core in witness.found for stall in core["stalls"])
+    found = {
+        **{key: summary[key] for key in KEYS},
+        "load_before": round(load, 2),
+        "load_after": round(os.getloadavg()[0], 2),
+        "explained": sum(witness.explains(at, 2 * period_s) for at in summary["missed_at"]),
+        "witness": [{**core, "stalls": len(core["stalls"])} for core in witness.found],
+        "stalls_over_a_period": [stall for stall in stalls if stall[1] > 1e3 * period_s][:100],
+    }
     if len(summary["agents"]) > 1:
         found["agents"] = [
-            {key: told[key] for key in ("agent", "decisions", "misses", "latency_ms", "jitter_ms", "state")}
+            {key: told[key] for key in ("agent", "decisions", "misses", "missed_at", "latency_ms", "state")}
             for told in summary["agents"]
         ]
     return found

@@ -155,6 +155,16 @@ def make_lava(files: Mapping[str, Path], environment: EnvironmentSpec) -> Policy
     return VotingPolicy(lambda stack_CHW: (backend.votes(stack_CHW), None), backend.close, legal=legal)
 
 
+def make_lava_loihi(files: Mapping[str, Path], environment: EnvironmentSpec) -> Policy:
+    """Return the student in stock Lava processes on this machine: as fast as they go, about five decisions a second."""
+    from spikestill.deploy.lava.stock import StockLava
+
+    net = _student(files["student"], environment)
+    backend = StockLava(net, timeout_s=30.0)
+    legal = actions_in(net.legal, environment.name)
+    return VotingPolicy(lambda stack_CHW: (backend.votes(stack_CHW), None), backend.close, legal=legal)
+
+
 def make_student(files: Mapping[str, Path], environment: EnvironmentSpec) -> Policy:
     """Return the student on the packed kernel."""
     from spikestill.deploy.packed_kernel import PackedNet

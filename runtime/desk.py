@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from spikestill.common.environment import Observations
+from spikestill.common.environment import Discrete, Observations
 from spikestill.runtime.agents import Agent, cores_policy
 from spikestill.runtime.controls import Command
 from spikestill.runtime.loop import Pace
@@ -73,7 +73,7 @@ class Desk:
         elif do == "step":
             self.pace.steps += 1
         elif do == "force":
-            self.sessions[command["agent"]].forced = command["action"]
+            self._force(self.sessions[command["agent"]], command["action"])
         elif do == "agent":
             self._replace(
                 command["agent"], command["name"], {}, functools.partial(self._reopen, command["name"])
@@ -88,6 +88,14 @@ class Desk:
     def tell(self, notice: str) -> None:
         """Let viewers know."""
         self._notice, self._changed = notice, True
+
+    def _force(self, session: Session, action: int | None) -> None:
+        """Let a person's action take the place of the agent's, where the game that is played now has it."""
+        actions = session.game.spec.actions
+        if action is not None and not (isinstance(actions, Discrete) and action < len(actions)):
+            self.tell(f"{session.game.spec.name} has no action {action} to take over with")
+            return
+        session.forced = action
 
     def _replace(self, index: int, name: str, done: dict[str, float], make: Callable[[], Any]) -> None:
         opening = in_background(make)

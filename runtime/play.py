@@ -18,6 +18,8 @@ from spikestill.configs.play import PlayConfig
 from spikestill.runtime.clock import Clock, MonotonicClock, steady_interpreter
 from spikestill.runtime.crew import make_sessions, opened, scene_of, words_of
 from spikestill.runtime.display import Display, DisplayOptions
+from spikestill.runtime.human import HumanPolicy
+from spikestill.runtime.keyboard import Keyboard
 from spikestill.runtime.loop import Pace, play_live
 from spikestill.runtime.page import Page, served
 from spikestill.runtime.session import Session, Tick
@@ -60,8 +62,10 @@ def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResu
     the first one's, and ``agents`` has everyone's. A game cannot be resumed: ``resume`` plays a new one.
 
     Raises:
-        UserError: a file that is missing, unreadable or for another game; no room for the video.
+        UserError: a file that is missing, unreadable or for another game; no room for the video; nobody can play
+            ``human`` here.
     """
+    check_person(config)
     clock: Clock = MonotonicClock()
     with contextlib.ExitStack() as stack:
         team = [stack.enter_context(opened(config, name)) for name in config.agents]
@@ -79,6 +83,15 @@ def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResu
         # A video that could not be finished costs the video, not what was measured.
         raise failure
     return StageResult(artefact, summary, finished=not interrupted)
+
+
+def check_person(config: PlayConfig) -> None:
+    """Raise UserError where a person is to play and there is no keyboard."""
+    if "human" in config.agents and not (config.serve or (sys.stdin is not None and sys.stdin.isatty())):
+        raise UserError(
+            "agent human needs a keyboard, and standard input is no terminal",
+            "play in a terminal, or in a browser with --serve true",
+        )
 
 
 def _play(
@@ -155,6 +168,7 @@ class Watchers:
         self._log: DecisionLog | None = None
         self._trace: TraceRecorder | None = None
         self._bar: Progress | None = None
+        self._keyboard: Keyboard | None = None
 
     def begin(self, stack: contextlib.ExitStack, provenance: Provenance, episodes: int | None) -> None:
         """Make those that the options ask for; ``stack`` ends them.
@@ -166,6 +180,8 @@ class Watchers:
         self.display = _display(config, sessions)
         if self.display:
             stack.callback(self.display.close)
+        if "human" in config.agents:
+            self._keyboard = stack.enter_context(Keyboard())
         if config.serve:
             self._page = stack.enter_context(served(config, sessions, self._pace))
         if config.telemetry:
@@ -178,7 +194,11 @@ class Watchers:
             stack.callback(self._trace.write, sessions)
 
     def turn(self, ticks: list[Tick]) -> None:
-        """Do what the page's viewers ask for; called for every frame, time standing still or not."""
+        """Do what the keyboard and the page's viewers ask for; called for every frame, time standing still or not."""
+        for key in self._keyboard.pressed() if self._keyboard else ():
+            for session in self._sessions:
+                if isinstance(person := getattr(session.agent, "policy", None), HumanPolicy):
+                    person.press(key)
         if self._page:
             self._page.turn(ticks)
 

@@ -23,6 +23,13 @@ ENTRIES = (
         scored_as="student",
     ),
     AgentEntry(
+        name="lava-loihi",
+        help="the same student in Lava's stock processes, as fast as they go: it misses decisions",
+        make="spikestill.runtime.agents:make_lava_loihi",
+        role="student",
+        scored_as="student",
+    ),
+    AgentEntry(
         name="student",
         help="the same student as a bit-packed integer net, without the cores",
         make="spikestill.runtime.agents:make_student",
@@ -66,5 +73,11 @@ ENTRIES = (
         help="uniformly random actions",
         make="spikestill.runtime.agents:make_random",
         batched=True,
+    ),
+    AgentEntry(
+        name="human",
+        help="a person: arrow keys, and space to fire, in the terminal or on the live page",
+        make="spikestill.runtime.human:make_human",
+        evaluated=False,
     ),
 )

@@ -115,7 +115,7 @@ class Session:
         self._explored: dict[int, Any] = {}
         self._number, self._first_of_game, self._game, self._watched = -1, 0, -1, -1
         self.last_reward = self.sensed_s = 0.0
-        self.action = neutral(game.spec.actions)
+        self.action = self._played = neutral(game.spec.actions)
         self.newest: Answer | None = None
         self._waiting, self._deadline_s = False, 0.0
         self.decided: dict[int, Any] = {}
@@ -130,7 +130,7 @@ class Session:
             missed |= self._decide(timer, sensed_s)
         self._compare()
         return Tick(
-            frame, self._game, self.action, reward, self.game.score, self.game.over, missed, self.newest
+            frame, self._game, self._played, reward, self.game.score, self.game.over, missed, self.newest
         )
 
     def settled(self) -> bool:
@@ -254,7 +254,8 @@ class Session:
         telemetry.decisions += 1
         self._waiting = False
         late = answer.ready_s > self._deadline_s
-        telemetry.misses += late
+        if late:
+            telemetry.add_miss()
         return late
 
     def _play(self, timer: FrameTimer) -> tuple[float, float]:
@@ -263,14 +264,17 @@ class Session:
             if self.leader._game != self._watched:
                 self._watched = self.leader._game
                 self._begin_game()
+            self._played = self.action
             return self.leader.last_reward, self.leader.sensed_s
         if self.game.over:
             self.game.reset()
             self._begin_game()
+            self._played = self.action
             reward, self.sensed_s = 0.0, self._clock.now()
         else:
             self.sensed_s = self._clock.now()
-            reward = self.game.step(self.action if self.forced is None else self.forced)
+            self._played = self.action if self.forced is None else self.forced
+            reward = self.game.step(self._played)
         self.last_reward = reward
         return reward, self.sensed_s
 
@@ -283,7 +287,7 @@ class Session:
         missed = self._waiting
         if missed:
             self.telemetry.decisions += 1
-            self.telemetry.misses += 1
+            self.telemetry.add_miss()
         self._number, self._waiting = self._number + 1, True
         self._deadline_s = timer.due_s(self.game.frames_per_decision)
         if self._rng.random() < self._epsilon:

@@ -17,6 +17,8 @@ from spikestill.runtime.hdr import HdrHistogram
 if TYPE_CHECKING:
     from spikestill.runtime.session import Session, Tick
 
+MOST_TIMES = 1_000
+
 
 class Telemetry:
     """Counters of one run.
@@ -25,6 +27,7 @@ class Telemetry:
         ticks: emulator frames.
         decisions: stacks whose action came in time or was missed; one that the game's end cut off is neither.
         misses: decisions whose action was not ready when the next one was due.
+        missed_at: Unix times of the first :data:`MOST_TIMES` misses, seconds.
         unseen: misses whose stack the agent never began with, being busy.
         latency: sensation to action of every answered decision, late ones too.
         lateness: how late every tick came.
@@ -39,6 +42,13 @@ class Telemetry:
         self.latency, self.lateness = HdrHistogram(), HdrHistogram()
         self.late_s = self.lost_s = self.joules = 0.0
         self.last_joules: float | None = None
+        self.missed_at: list[float] = []
+
+    def add_miss(self) -> None:
+        """Count a miss, and when it was."""
+        self.misses += 1
+        if len(self.missed_at) < MOST_TIMES:
+            self.missed_at.append(round(time.time(), 3))
 
     def add_latency(self, latency_s: float) -> None:
         """Count an answer, from sensation to action."""
@@ -61,6 +71,7 @@ class Telemetry:
             "decisions": self.decisions,
             "misses": self.misses,
             "unseen": self.unseen,
+            "missed_at": self.missed_at,
             "latency_ms": self.latency.percentiles_ms(),
             "jitter_ms": self.lateness.percentiles_ms(),
             "ticks": self.ticks,

@@ -1,0 +1,75 @@
+"""A witness beside a measurement in real time: how late this machine wakes a thread that has nothing to do.
+
+One process for each core, bound to it, in real time at the caller's priority or above: it sleeps a millisecond, looks
+at the clock, and notes by how much it came too late. What it notes is the machine's doing: a host that takes the
+virtual processor away, a kernel that is not to be interrupted. Nothing that the measured program does is in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from types import TracebackType
+from typing import Any
+
+PRIORITY = 20
+NOTED_MS = 4.0
+"""Stalls from here on are noted."""
+SCRIPT = """
+import json, os, select, sys, time
+core, priority, noted_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]) / 1e3
+os.sched_setaffinity(0, {core})
+real_time = True
+try:
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
+except OSError:
+    real_time = False
+stalls, worst, due = [], 0.0, time.perf_counter()
+while True:
+    due += 0.001
+    time.sleep(max(0.0, due - time.perf_counter()))
+    late = time.perf_counter() - due
+    worst = max(worst, late)
+    if late > noted_s:
+        stalls.append((round(time.time(), 3), round(late * 1e3, 1)))
+        due = time.perf_counter()
+    if select.select([0], [], [], 0)[0]:
+        break
+print(json.dumps({"core": core, "real_time": real_time, "worst_ms": round(worst * 1e3, 2), "stalls": stalls}))
+"""
+
+
+class Witness:
+    """Watches while the context lasts.
+
+    Attributes:
+        found: afterwards, of each core ``core``, ``real_time`` (it was allowed), ``worst_ms`` and ``stalls``: pairs of
+            Unix time (s, at the end of the stall) and length (ms).
+    """
+
+    def __enter__(self) -> Witness:
+        self.found: list[dict[str, Any]] = []
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", SCRIPT, str(core), str(PRIORITY), str(NOTED_MS)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            for core in sorted(os.sched_getaffinity(0))
+        ]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.found = [json.loads(process.communicate()[0]) for process in self._processes]
+
+    def explains(self, missed_at: float, within_s: float) -> bool:
+        """Return whether a core stood still at some time within ``within_s`` before a miss (Unix time, s)."""
+        return any(
+            ended - length_ms / 1e3 <= missed_at and ended >= missed_at - within_s
+            for core in self.found
+            for ended, length_ms in core["stalls"]
+        )

@@ -1,0 +1,86 @@
+"""The keyboard of the terminal: keys by the names that browsers give them, without waiting for a line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+from types import TracebackType
+from typing import Any
+
+ESCAPES = {
+    b"\x1b[A": "ArrowUp", b"\x1b[B": "ArrowDown", b"\x1b[C": "ArrowRight", b"\x1b[D": "ArrowLeft",
+    b"\x1bOA": "ArrowUp", b"\x1bOB": "ArrowDown", b"\x1bOC": "ArrowRight", b"\x1bOD": "ArrowLeft",
+}  # fmt: skip
+LONGEST = 3
+"""Bytes of an escape sequence."""
+
+
+def split(typed: bytes) -> list[str]:
+    """Return the keys that were typed; a sequence that is none of :data:`ESCAPES` is left out."""
+    keys: list[str] = []
+    while typed:
+        found = ESCAPES.get(typed[:LONGEST])
+        if found:
+            keys.append(found)
+            typed = typed[LONGEST:]
+            continue
+        if typed[:1] == b"\x1b":
+            if len(typed) == 1:
+                keys.append("Escape")
+            # The rest of a sequence that is not known here.
+            typed = typed[1:].lstrip(b"[O0123456789;")[1:]
+            continue
+        with contextlib.suppress(UnicodeDecodeError):
+            keys.append(typed[:1].decode("ascii"))
+        typed = typed[1:]
+    return keys
+
+
+class Keyboard:
+    """Standard input as a keyboard, where it is a terminal; given back as it was. Ctrl-C goes on interrupting.
+
+    Attributes:
+        there: there is one to read from.
+    """
+
+    def __init__(self) -> None:
+        self.there = False
+        self._before: list[Any] = []
+
+    def __enter__(self) -> Keyboard:
+        with contextlib.suppress(ImportError, OSError, ValueError):
+            import termios
+            import tty
+
+            descriptor = sys.stdin.fileno()
+            # A job in the background is stopped by the system where it asks for the terminal.
+            if os.isatty(descriptor) and os.tcgetpgrp(descriptor) == os.getpgrp():
+                self._before = termios.tcgetattr(descriptor)
+                tty.setcbreak(descriptor)
+                self.there = True
+        return self
+
+    def pressed(self) -> list[str]:
+        """Return the keys that were pressed since the last call, without waiting."""
+        if not self.there:
+            return []
+        try:
+            if not select.select([sys.stdin.fileno()], [], [], 0)[0]:
+                return []
+            typed = os.read(sys.stdin.fileno(), 1024)
+        except (OSError, ValueError):
+            typed = b""
+        # The end of it: the terminal was closed.
+        self.there = bool(typed)
+        return split(typed)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._before:
+            import termios
+
+            with contextlib.suppress(termios.error, OSError, ValueError):
+                termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, self._before)

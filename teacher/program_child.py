@@ -10,6 +10,8 @@ import io
 import json
 import os
 import sys
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,7 +21,9 @@ import numpy.typing as npt
 from spikestill.common.confinement import confine, limit
 from spikestill.common.guard import LENGTH
 from spikestill.common.guarded import answer
+from spikestill.teacher.torchscript_code import Disallowed, allowed_archive
 
+AS_ONNX = "export it as ONNX"
 CHANNELS_FIRST, CHANNELS_LAST = (4, 84, 84), (84, 84, 4)
 Network = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 
@@ -140,15 +144,22 @@ def _torchscript(header: Mapping[str, Any], content: bytes) -> Network:
     with torch.inference_mode():  # whatever is loaded late is loaded now
         example = torch.zeros(1, 4, 84, 84)
         torch.jit.trace(torch.nn.Sequential(torch.nn.Conv2d(4, 2, 8), torch.nn.ReLU()), example)(example)
+    operators = {schema.name.partition("::")[2] for schema in torch._C._jit_get_all_schemas()}
     fences = _confined(header)
     if "seccomp" not in fences and "landlock" not in fences:
         raise Unfit(
             "is TorchScript, which can read and write files; this system has neither seccomp nor Landlock against it",
-            "export it as ONNX",
+            AS_ONNX,
         )
     try:
-        module = torch.jit.load(io.BytesIO(content), map_location="cpu").eval()
-    except (RuntimeError, ValueError) as error:
+        archive = allowed_archive(content, operators)
+        del content
+        module = torch.jit.load(io.BytesIO(archive), map_location="cpu").eval()
+    except Disallowed as error:
+        raise Unfit(
+            f"is a TorchScript program that could do more than arithmetic: {error}", AS_ONNX
+        ) from error
+    except (RuntimeError, ValueError, zipfile.BadZipFile, zlib.error, LookupError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise Unfit(f"not readable as TorchScript: {reason}", "export it again") from error
     output, divide_by = int(header["output"]), float(header["divide_by"])

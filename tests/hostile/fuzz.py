@@ -1,288 +1,281 @@
 """A seeded fuzzer of every format and of the verbs that read them: ``python -m tests.hostile.fuzz --seconds 600``.
 
-It damages good files and lets a worker process read them. A finding is: a crash, a hang, an exception that is no
-``UserError``, "unexpected" or a traceback on standard error, more than 2 s or 1 GB beyond what the good file takes, or
-a file that is accepted though its content differs. Case N of a seed is the same file each time.
+It damages good files, or alters them and gives them a valid hash, and lets a warm process read them. A finding is: a
+crash, a hang, an exception that is no ``UserError``, "unexpected" or a traceback on standard error, 2 s or 1 GB beyond
+what the good file takes before it is refused, a refusal that does not name the file, or a damaged file that is accepted
+though its content differs. Case N of a seed is the same file each time.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
-import hashlib
-import io
 import json
+import os
 import resource
-import struct
+import select
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tests.hostile.cases import Refused, Subject, subjects
+from tests.hostile.corpus import make
+from tests.hostile.damage import damaged
+
 SECONDS, BYTES = 2.0, 1 << 30
-WALL_S = 120.0
-EXTREMES = [0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**64 - 1]
+HANG_S = 150.0
+ADDRESS_SPACE = 6 << 30
+"""What the worker may ask for beside what it has after its start: more is an allocation beyond any bound."""
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+PAGE = resource.getpagesize()
 
 
-def damaged(content: bytes, rng: np.random.Generator) -> bytes:
-    """Return ``content`` with one to four faults in it."""
-    found = bytearray(content)
-    for _ in range(int(rng.choice([1, 1, 1, 2, 4]))):
-        kind, at = int(rng.integers(8)), int(rng.integers(max(1, len(found))))
-        # Headers and indices lie at the ends, and matter most.
-        if rng.random() < 0.5:
-            front = rng.random() < 0.7
-            at = min(at, int(rng.integers(1, 4096))) if front else max(0, len(found) - 1 - at % 4096)
-        length = min(len(found) - at, 1 + int(rng.integers(64)))
-        if kind <= 2 and found:
-            found[at] ^= 1 << int(rng.integers(8))
-        elif kind == 3:
-            value = struct.pack("<Q", EXTREMES[int(rng.integers(len(EXTREMES)))])[
-                : int(rng.choice([1, 2, 4, 8]))
-            ]
-            found[at : at + len(value)] = value
-        elif kind == 4:
-            found[at : at + length] = bytes(length)
-        elif kind == 5:
-            found[at : at + length] = rng.bytes(length)
-        elif kind == 6:
-            found = found[:at] if rng.random() < 0.5 else found + bytearray(rng.bytes(length))
-        else:
-            start = int(rng.integers(max(1, len(found))))
-            found[at : at + length] = found[start : start + length]
-    return bytes(found)
-
-
-def digest(*values: Any) -> str:
-    """Return a hash of arrays and JSON values."""
-    told = hashlib.sha256()
-    for value in values:
-        told.update(
-            value.tobytes() if isinstance(value, np.ndarray) else json.dumps(value, default=str).encode()
-        )
-    return told.hexdigest()
-
-
-def read_student(path: Path) -> str:
-    from spikestill.student.integer_net import load
-
-    net, provenance = load(path)
-    parts = [
-        part for layer in net.layers for part in (layer.weight_OIHW, layer.theta_O, layer.stride, layer.pad)
-    ]
-    return digest(*parts, net.actions, list(net.input_shape), net.game, dataclasses.asdict(provenance))
-
-
-def read_teacher(path: Path) -> str:
-    from spikestill.teacher.checkpoint import read_teacher as read
-
-    weights, game, actions, provenance = read(path)
-    return digest(
-        *(weights[name].numpy() for name in sorted(weights)), game, actions, dataclasses.asdict(provenance)
-    )
-
-
-def read_core_map(path: Path) -> str:
-    from spikestill.deploy.core_map import ARRAYS, load
-
-    found = load(path)
-    return digest(*(getattr(found, name) for name in ARRAYS), found.game, found.actions, str(found.spec))
-
-
-def read_buffer(path: Path) -> str:
-    from spikestill.dataset.format import BufferFile
-
-    with BufferFile(path) as file:
-        file.check_frames()
-        steps = [getattr(file.steps, field.name) for field in dataclasses.fields(file.steps)]
-        frames = [file.decode(chunk, stream) for chunk in range(len(file._offset)) for stream in range(2)]
-        return digest(*steps, *frames, file.header.game, list(file.header.action_names), file.rows)
-
-
-def read_agent(path: Path) -> str:
-    from spikestill.configs.importing import ImportConfig
-    from spikestill.teacher.importing import run
-
-    with tempfile.TemporaryDirectory() as folder:
-        result = run(ImportConfig(path=path, game="pong"), Path(folder))
-        from spikestill.teacher.checkpoint import read_teacher as read
-
-        weights, *_ = read(result.artefact)
-    return digest(*(weights[name].numpy() for name in sorted(weights)))
-
-
-def read_recipe(path: Path) -> str:
-    from spikestill.configs.loading import load
-    from spikestill.configs.record import RecordConfig
-
-    load(RecordConfig, path, {})
-    return ""  # any recipe that reads is one
-
-
-def inspected(path: Path) -> str:
-    return told_by("inspect", str(path), "--json")
-
-
-def told_by(*words: str) -> str:
-    """Run a command in this process; raise AssertionError where it says what no command says."""
-    from spikestill import cli
-
-    errors = io.StringIO()
-    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
-        status = cli.main(list(words))
-    told = errors.getvalue()
-    assert "unexpected" not in told, told[-600:]
-    assert "Traceback" not in told, told[-600:]
-    assert status in (0, 1, 2), f"status {status}"
-    return ""
-
-
-FORMATS: dict[str, tuple[Callable[[Path], str], ...]] = {
-    "student.safetensors": (read_student, inspected),
-    "teacher.safetensors": (read_teacher, inspected),
-    "core_map.h5": (read_core_map, inspected),
-    "buffer.h5": (read_buffer, inspected),
-    "agent.pth": (read_agent,),
-    "recipe.yaml": (read_recipe,),
-}
-
-
-def make_corpus(folder: Path) -> None:
-    """Write a small good file of every format."""
-    import torch
-
-    from spikestill.common.provenance import Provenance
-    from spikestill.configs.hardware import HardwareSpec
-    from spikestill.deploy.core_map import save as save_core_map
-    from spikestill.deploy.mapping import map_net
-    from spikestill.student.architectures import LayerSpec
-    from spikestill.student.integer_net import save as save_student
-    from spikestill.teacher.atari import q_network
-    from spikestill.teacher.checkpoint import save_teacher
-    from tests.dataset.test_format import write_buffer
-    from tests.nets import random_net
-
-    provenance = Provenance.of({"recipe": "fuzz"}, 0)
-    layers = (LayerSpec(8, 2, 1, 0, 1), LayerSpec(24, 2, 1, 1, 2), LayerSpec(12, 1, 1, 0, 1))
-    net = random_net(layers, 9, input_shape=(2, 6, 6))
-    save_student(net, folder / "student.safetensors", provenance)
-    spec = HardwareSpec(name="small", axons=128, neurons=32, cores_x=16, cores_y=16)
-    save_core_map(map_net(net, spec, provenance), folder / "core_map.h5")
-    write_buffer(folder / "buffer.h5")
-    torch.manual_seed(0)
-    weights = {name: torch.randn(shape) * 0.01 for name, shape in q_network.shapes(6).items()}
-    save_teacher(folder / "teacher.safetensors", weights, "pong", 6, provenance, half=True)
-    names = {
-        "conv1": "network.0",
-        "conv2": "network.2",
-        "conv3": "network.4",
-        "hidden": "network.7",
-        "head": "network.9",
-    }
-    state = {
-        f"{names[name.partition('.')[0]]}.{name.partition('.')[2]}": each for name, each in weights.items()
-    }
-    torch.save(state, folder / "agent.pth")
-    (folder / "recipe.yaml").write_text(
-        "frames: 1000\nnum_envs: 4\nenvironment:\n  game: pong\nseed: 3\nepsilon: 0.05\n"
-    )
+def family(process: int) -> list[int]:
+    """Return the process and its descendants."""
+    found = [process]
+    for each in found:
+        with contextlib.suppress(OSError):
+            for task in os.listdir(f"/proc/{each}/task"):
+                found += map(int, Path(f"/proc/{each}/task/{task}/children").read_text().split())
+    return found
 
 
 def used_seconds() -> float:
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+    """Return the processor's time of this process, its descendants, and those that have ended."""
+    total = 0.0
+    for each in family(os.getpid()):
+        with contextlib.suppress(OSError, ValueError):
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+            total += sum(map(int, fields[11:15])) * TICK_S
+    return total
 
 
-def check(read: Callable[[Path], str], path: Path, good: str) -> str:
-    """Return what is wrong with how ``path`` is read, '' for nothing."""
-    from spikestill.common.errors import UserError
+class Peak(threading.Thread):
+    """Watches the resident memory of this process and its descendants; :meth:`restart` begins anew."""
 
-    try:
-        found = read(path)
-    except UserError as error:
-        return "" if path.name in str(error) or "recipe" in path.name else f"the file is not named: {error}"
-    except BaseException as error:
-        return f"{type(error).__name__}: {error}"
-    return "" if not good or found == good else "accepted, with other content"
+    PERIOD_S = 0.04
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.bytes = 0
+
+    def restart(self) -> int:
+        self.bytes = self.shared_once()
+        return self.bytes
+
+    @staticmethod
+    def now() -> int:
+        """Return the pages of this process's own and its descendants'; what one that was forked shares counts twice."""
+        total = 0
+        for each in family(os.getpid()):
+            with contextlib.suppress(OSError, ValueError):
+                resident, shared = map(int, Path(f"/proc/{each}/statm").read_text().split()[1:3])
+                total += (resident - shared) * PAGE
+        return total
+
+    @staticmethod
+    def shared_once() -> int:
+        """Return the same, what is shared counted once, which takes longer to find out."""
+        total = 0
+        for each in family(os.getpid()):
+            with contextlib.suppress(OSError, ValueError):
+                lines = Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()
+                total += 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Pss_Anon:"))
+        return total
+
+    def run(self) -> None:
+        while True:
+            if self.now() > self.bytes:
+                self.bytes = max(self.bytes, self.shared_once())
+            time.sleep(self.PERIOD_S)
 
 
-def worker(folder: Path, seed: int) -> None:
-    """Read case numbers from standard input, answer a line of JSON for each."""
-    good: dict[tuple[str, str], tuple[str, float]] = {}
-    for name, readers in FORMATS.items():
-        for read in readers:
-            read(folder / name)  # what is imported late
+class Worker:
+    """Reads damaged files in this process.
+
+    Args:
+        root: where the good files lie, or are made.
+        scratch: where a case's folder is put.
+        seed: of the cases.
+        chosen: the subjects that come up.
+    """
+
+    def __init__(self, root: Path, scratch: Path, seed: int, chosen: Sequence[Subject]) -> None:
+        self._root, self._scratch, self._seed, self._subjects = root, scratch, seed, chosen
+        weights = np.array([subject.weight for subject in chosen])
+        self._weights = weights / weights.sum()
+        self._good: dict[str, tuple[str, float, int]] = {}
+        self._peak = Peak()
+        self._peak.start()
+
+    def case(self, number: int) -> dict[str, Any]:
+        """Return what came of a case."""
+        rng = np.random.default_rng([self._seed, number])
+        subject = self._subjects[int(rng.choice(len(self._subjects), p=self._weights))]
+        wanted, usual_s, usual_bytes = self._usual(subject)
+        content = (make(subject.corpus, self._root) / subject.file).read_bytes()
+        sealed = subject.seal is not None and rng.random() < 0.6
+        changed = content
+        if sealed and subject.seal is not None:
+            with contextlib.suppress(Exception):  # what cannot be written cannot be tried
+                changed = subject.seal(content, rng)
+        if changed == content:
+            sealed, changed = False, damaged(content, rng)
+        fault, accepted, seconds, size = self._read(subject, changed, "" if sealed else wanted)
+        # What is accepted may be work that takes its time, a longer training, say.
+        if not fault and not accepted and seconds - usual_s > SECONDS:
+            fault = f"took {seconds:.1f} s, the good file {usual_s:.1f}"
+        if not fault and size - usual_bytes > BYTES:
+            fault = f"took {size:,} bytes, the good file {usual_bytes:,}"
+        return {
+            "case": number, "subject": subject.name, "sealed": sealed, "fault": fault, "accepted": accepted,
+            "seconds": round(seconds, 3),
+        }  # fmt: skip
+
+    def _usual(self, subject: Subject) -> tuple[str, float, int]:
+        """Return the hash that the good file gives, and what it takes."""
+        if subject.name not in self._good:
+            content = (make(subject.corpus, self._root) / subject.file).read_bytes()
+            for _ in range(2 if subject.weight > 1 else 1):  # what is imported late is so by the second time
+                with self._folder(subject, content) as folder:
+                    self._peak.restart()
+                    before, memory = used_seconds(), self._peak.bytes
+                    hashed = subject.reader(folder)
+                    self._good[subject.name] = hashed, used_seconds() - before, self._peak.bytes - memory
+        return self._good[subject.name]
+
+    @contextlib.contextmanager
+    def _folder(self, subject: Subject, content: bytes) -> Iterator[Path]:
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        shutil.copytree(make(subject.corpus, self._root), self._scratch)
+        (self._scratch / subject.file).write_bytes(content)
+        yield self._scratch
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _read(self, subject: Subject, content: bytes, good: str) -> tuple[str, bool, float, int]:
+        """Return (what is wrong, whether the file was accepted, seconds, bytes)."""
+        from spikestill.common.errors import UserError
+
+        fault, accepted = "", False
+        with self._folder(subject, content) as folder:
+            memory = self._peak.restart()
             before = used_seconds()
-            good[name, read.__name__] = read(folder / name), used_seconds() - before
-    names = list(FORMATS)
+            try:
+                found = subject.reader(folder)
+                accepted = True
+                if good and found and found != good:
+                    fault = "accepted, with other content"
+            except (UserError, Refused) as error:
+                if subject.named not in str(error):
+                    fault = f"the file is not named: {error}"
+            except BaseException as error:
+                fault = f"{type(error).__name__}: {error}"
+            return fault, accepted, used_seconds() - before, self._peak.bytes - memory
+
+
+def serve(root: Path, seed: int, quick: bool) -> None:
+    """Read case numbers from standard input, answer a line of JSON for each."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    space = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE + ADDRESS_SPACE
+    resource.setrlimit(resource.RLIMIT_AS, (space, resource.getrlimit(resource.RLIMIT_AS)[1]))
     with tempfile.TemporaryDirectory() as scratch:
+        worker = Worker(root, Path(scratch) / "case", seed, chosen(quick))
         for line in sys.stdin:
-            case = int(line)
-            rng = np.random.default_rng([seed, case])
-            name = names[case % len(names)]
-            path = Path(scratch) / name
-            path.write_bytes(damaged((folder / name).read_bytes(), rng))
-            for read in FORMATS[name]:
-                wanted, usual_s = good[name, read.__name__]
-                before, memory = used_seconds(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-                fault = check(read, path, wanted)
-                seconds = used_seconds() - before - usual_s
-                grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) * 1024
-                if not fault and seconds > SECONDS:
-                    fault = f"took {seconds:.1f} s more than the good file"
-                if not fault and grown > BYTES:
-                    fault = f"took {grown:,} bytes more than the good file"
-                print(
-                    json.dumps({"case": case, "format": name, "reader": read.__name__, "fault": fault}),
-                    flush=True,
-                )
-            print(json.dumps({"case": case, "done": True}), flush=True)
+            print(json.dumps(worker.case(int(line))), file=answers, flush=True)
 
 
-def fuzz(seed: int, seconds: float, most: int = 10**9, first: int = 0) -> tuple[int, list[str]]:
-    """Return (how many cases were read, findings) of cases from ``first`` on."""
+def chosen(quick: bool) -> list[Subject]:
+    """Return what is read: all, or where there are seconds only, what takes milliseconds."""
+    return [subject for subject in subjects() if not quick or subject.weight >= 20]
+
+
+class Process:
+    """A worker in a process of its own, which may crash or hang."""
+
+    def __init__(self, root: Path, seed: int, quick: bool) -> None:
+        words = [sys.executable, "-m", "tests.hostile.fuzz", "--worker", str(root), "--seed", str(seed)]
+        threads = {name: "1" for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")}
+        self._process = subprocess.Popen(
+            words + (["--quick"] if quick else []), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, env=os.environ | threads, start_new_session=True,
+        )  # fmt: skip
+
+    def ask(self, case: int) -> dict[str, Any]:
+        """Return the answer; where there is none, ``fault`` says why."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            stdin.write(f"{case}\n".encode())
+            stdin.flush()
+        if not select.select([stdout], [], [], HANG_S)[0]:
+            self.close()
+            return {"fault": f"hangs: nothing came for {HANG_S:.0f} s"}
+        line = stdout.readline()
+        if not line:
+            return {"fault": f"the interpreter ended with status {self._process.wait()}"}
+        return dict(json.loads(line))
+
+    def close(self) -> None:
+        """End it and what it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def fuzz(
+    seed: int,
+    seconds: float,
+    most: int = 10**9,
+    first: int = 0,
+    *,
+    quick: bool = False,
+    root: Path | None = None,
+) -> tuple[int, list[str], Counter[str]]:
+    """Return (how many cases were read, findings, cases by subject) of cases from ``first`` on.
+
+    Args:
+        seed: of the cases.
+        seconds: to go on for; the making of the good files is not counted.
+        most: cases.
+        first: number of the first case.
+        quick: only what takes milliseconds.
+        root: where good files are kept; None: they are made, and removed.
+    """
     findings: list[str] = []
-    with tempfile.TemporaryDirectory() as text:
-        folder = Path(text)
-        make_corpus(folder)
+    counts: Counter[str] = Counter()
+    with contextlib.ExitStack() as stack:
+        folder = root or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        for name in dict.fromkeys(subject.corpus for subject in chosen(quick)):
+            make(name, folder)
         case, until = first, time.monotonic() + seconds
-        process: subprocess.Popen[str] | None = None
+        process: Process | None = None
         while case - first < most and time.monotonic() < until:
-            if process is None:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "tests.hostile.fuzz", "--worker", text, "--seed", str(seed)],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                )  # fmt: skip
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(f"{case}\n")
-            process.stdin.flush()
-            while True:
-                line = process.stdout.readline()
-                if not line:
-                    findings.append(
-                        f"seed {seed} case {case}: the interpreter ended with status {process.wait()}"
-                    )
-                    process = None
-                    break
-                told = json.loads(line)
-                if told.get("done"):
-                    break
-                if told["fault"]:
-                    findings.append(
-                        f"seed {seed} case {case} {told['format']} {told['reader']}: {told['fault']}"
-                    )
+            process = process or Process(folder, seed, quick)
+            answer = process.ask(case)
+            counts[answer.get("subject", "?")] += 1
+            if "subject" not in answer:
+                process.close()
+                process = None
+            if answer["fault"]:
+                sealed = " sealed" if answer.get("sealed") else ""
+                findings.append(f"seed {seed} case {case} {answer.get('subject')}{sealed}: {answer['fault']}")
+                print(findings[-1], file=sys.stderr, flush=True)
             case += 1
         if process is not None:
-            process.kill()
-            process.wait()
-    return case - first, findings
+            process.close()
+    return case - first, findings, counts
 
 
 def main() -> int:
@@ -290,13 +283,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--worker", type=Path)
-    arguments = parser.parse_args()
-    if arguments.worker:
-        worker(arguments.worker, arguments.seed)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--most", type=int, default=10**9, help="cases")
+    parser.add_argument("--quick", action="store_true", help="only what takes milliseconds")
+    parser.add_argument("--root", type=Path, help="where good files are kept from run to run")
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.worker:
+        serve(given.worker, given.seed, given.quick)
         return 0
-    cases, findings = fuzz(arguments.seed, arguments.seconds)
-    print("\n".join(findings))
+    cases, findings, counts = fuzz(
+        given.seed, given.seconds, given.most, given.first, quick=given.quick, root=given.root
+    )
+    for name, count in sorted(counts.items()):
+        print(f"{count:6} {name}")
     print(f"{cases} cases, {len(findings)} findings")
     return bool(findings)
 

@@ -54,10 +54,11 @@ def played(state: FixedState, task: str, steps: int, seed: int) -> Batch:
     return Batch(*(np.array(column) for column in zip(*rows, strict=True)))
 
 
-def in_gates(folder: Path, layout: dict[str, Any]) -> dict[str, Any]:
-    """Build and play the export in ``folder``; return what came of it."""
+def in_gates(folder: Path, layout: dict[str, Any], program: Path | None) -> dict[str, Any]:
+    """Play the export in ``folder`` by ``program``, or build it first; return what came of it."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    done = subprocess.run(["./play.sh"], cwd=folder, capture_output=True, text=True, check=True)
+    command = "./play.sh" if program is None else str(program.resolve())
+    done = subprocess.run([command], cwd=folder, capture_output=True, text=True, check=True)
     spent = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     found = re.search(r"PLAYED (\d+) jobs, (\d+) lines compared, (\d+) differences", done.stdout)
     assert found is not None
@@ -96,6 +97,11 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--observations", type=int, default=64, help="whose actions the gates compute")
     parser.add_argument("--steps", type=int, default=10_000, help="of play; the C program's observations")
+    parser.add_argument(
+        "--program",
+        type=Path,
+        help="obj_dir/Vtest_bench of an export of the same parameters, not to build it again",
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     agent = fixed_file.read(options.agent)
@@ -111,7 +117,7 @@ def main() -> None:
         some = np.linspace(0, options.steps - 1, options.observations, dtype=int)
         layout = export.write_script(state, rtl, ArraySpec(), whole.obs_BS[some], batches)
         program = in_c(state, whole.obs_BS, c)
-        gates = in_gates(rtl, layout)
+        gates = in_gates(rtl, layout, options.program)
     finish(f"accelerator_gates-{'half' if state.quantised else 'full'}", {
         "environment": agent.environment, "updates_of_training": state.updates, "activations_16_bits": state.quantised,
         "batch": options.batch_size, "updates": options.updates, "observations": options.observations,

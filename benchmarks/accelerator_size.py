@@ -1,10 +1,10 @@
 """What FIXAR's accelerator takes of an FPGA, part by part: Table I of Yang 2021.
 
-    python -m benchmarks.accelerator_size [--family xcup] [--parts element core]
+    python -m benchmarks.accelerator_size [--family xcup] [--cores 2] [--side 16] [--parts element core]
 
 Each part is synthesised alone by yosys (``synth_xilinx``), the parts inside it as black boxes, and counted as often as
-the accelerator of 2 x 16 x 16 elements has it; together the parts are the whole of it but its memories of lines.
-Nothing is placed, so there is no clock. Takes minutes a part. Writes ``benchmarks/results/accelerator_size.json``.
+the accelerator has it; together the parts are the whole of it but its memories of lines. Nothing is placed, so there is
+no clock. Takes minutes a part. Writes ``benchmarks/results/accelerator_size-FAMILY-CORESxSIDE.json``.
 """
 
 from __future__ import annotations
@@ -15,46 +15,53 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from benchmarks.gates import FAMILIES, summed
 from benchmarks.measurement import finish
+from spikestill.configs.accelerator import ArraySpec
 from spikestill.deploy.accelerator.bench import tanh_image
 from spikestill.deploy.accelerator.export import SOURCES
-from spikestill.deploy.accelerator.schedule import PAPER
 
 
 class Part(NamedTuple):
-    """A module, what it is made of, what in it is counted elsewhere, and how many of it there are."""
+    """A module, what it is made of, what in it is counted elsewhere, which sizes it takes, how many of it there are."""
 
     top: str
     sources: tuple[str, ...]
     boxes: tuple[str, ...]
+    sizes: tuple[str, ...]
     number: int
 
 
-_LANES = PAPER.side * max(2, PAPER.cores)
-_UNITS = ("core", "finish_lane", "adam_lane", "word_unit", "controller", "memory")
-PARTS = {
-    "element": Part("element", ("element",), (), PAPER.elements),
-    "core": Part("core", ("core", "array"), ("element",), PAPER.cores),
-    "output lane": Part("finish_lane", ("finish_lane", "divider"), (), _LANES),
-    "optimiser lane": Part("adam_lane", ("adam_lane", "divider", "root"), (), PAPER.side),
-    "word unit": Part("word_unit", ("word_unit",), (), 1),
-    "controller": Part("controller", ("controller",), (), 1),
-    "accelerator": Part("accelerator", ("accelerator",), _UNITS, 1),
-}
-"""Part to its module. ``core`` is its line buffer, column sums and accumulators; ``accelerator`` addresses, sums over
-the cores, words of a job and wiring."""
+def parts(spec: ArraySpec) -> dict[str, Part]:
+    """Return what the accelerator of this size is made of.
+
+    ``core`` is its line buffer, column sums and accumulators; ``accelerator`` addresses, sums over the cores, words of
+    a job and wiring.
+    """
+    lanes = spec.side * max(2, spec.cores)
+    units = ("core", "finish_lane", "adam_lane", "word_unit", "controller", "memory")
+    return {
+        "element": Part("element", ("element",), (), (), spec.elements),
+        "controller": Part("controller", ("controller",), (), ("CORES", "SIDE"), 1),
+        "word unit": Part("word_unit", ("word_unit",), (), ("SIDE",), 1),
+        "output lane": Part("finish_lane", ("finish_lane", "divider"), (), (), lanes),
+        "optimiser lane": Part("adam_lane", ("adam_lane", "divider", "root"), (), (), spec.side),
+        "accelerator": Part("accelerator", ("accelerator",), units, ("CORES", "SIDE"), 1),
+        "core": Part("core", ("core", "array"), ("element",), ("SIDE",), spec.cores),
+    }
 
 
-def synthesised(part: Part, family: str, folder: Path) -> dict[str, int]:
+def synthesised(part: Part, spec: ArraySpec, family: str, folder: Path) -> dict[str, int]:
     """Return yosys' count of every cell of one ``part``."""
     (folder / "tanh.hex").write_text("".join(f"{entry}\n" for entry in tanh_image()), "ascii")
     boxes = " ".join(f"{SOURCES / name}.sv" for name in part.boxes)
     sources = " ".join(f"{SOURCES / name}.sv" for name in part.sources)
+    values = {"CORES": spec.cores, "SIDE": spec.side}
+    sizes = "".join(f"chparam -set {name} {values[name]} {part.top}; " for name in part.sizes)
     script = (f"read_verilog -sv -lib {boxes}; " if boxes else "") + (
-        f"read_verilog -sv {sources}; synth_xilinx -top {part.top} -family {family} -noiopad -flatten; stat"
+        f"read_verilog -sv {sources}; {sizes}synth_xilinx -top {part.top} -family {family} -noiopad -flatten; stat"
     )
     done = subprocess.run(["yosys", "-p", script], cwd=folder, capture_output=True, text=True, check=True)
     table = done.stdout[done.stdout.rindex("Number of cells:") :]
@@ -66,24 +73,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--family", nargs="+", default=list(FAMILIES), choices=list(FAMILIES))
-    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
+    parser.add_argument("--family", default="xcup", choices=list(FAMILIES))
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--side", type=int, default=16)
+    parser.add_argument("--parts", nargs="+", choices=list(parts(ArraySpec())))
     chosen = parser.parse_args()
-    figures: dict[str, Any] = {"yosys": subprocess.check_output(["yosys", "-V"], text=True).strip()}
+    spec = ArraySpec(cores=chosen.cores, side=chosen.side)
+    rows, total = {}, dict.fromkeys(summed({}), 0)
     with tempfile.TemporaryDirectory() as scratch:
-        for family in chosen.family:
-            rows, total = {}, dict.fromkeys(summed({}), 0)
-            for name in chosen.parts:
-                began = time.perf_counter()
-                cells = synthesised(PARTS[name], family, Path(scratch))
-                one, count = summed(cells), PARTS[name].number
-                rows[name] = {
-                    "count": count, "one": one, "cells": cells, "seconds": round(time.perf_counter() - began)
-                }  # fmt: skip
-                total = {key: total[key] + one[key] * count for key in total}
-                print(family, name, count, one, flush=True)
-            figures[FAMILIES[family]] = {"parts": rows, "total": total}
-    finish("accelerator_size", figures)
+        for name, part in parts(spec).items():
+            if chosen.parts and name not in chosen.parts:
+                continue
+            began = time.perf_counter()
+            cells = synthesised(part, spec, chosen.family, Path(scratch))
+            one = summed(cells)
+            rows[name] = {
+                "number": part.number, "one": one, "cells": cells, "seconds": round(time.perf_counter() - began)
+            }  # fmt: skip
+            total = {key: total[key] + one[key] * part.number for key in total}
+            print(name, part.number, one, flush=True)
+    finish(f"accelerator_size-{chosen.family}-{spec.cores}x{spec.side}", {
+        "family": FAMILIES[chosen.family], "parts": rows, "total": total,
+        "yosys": subprocess.check_output(["yosys", "-V"], text=True).strip(),
+    })  # fmt: skip
 
 
 if __name__ == "__main__":

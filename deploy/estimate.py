@@ -85,7 +85,6 @@ def _accelerator(config: EstimateConfig, agent: Path, run_dir: Path) -> StageRes
     artefact = run_dir / ESTIMATE
     provenance = Provenance.of(config, config.seed, {"agent": agent})
     write_document(artefact, "estimate", VERSION, summary, provenance)
-    print(accelerator.table(summary), file=sys.stderr)
     print("Assumed: " + "\n         ".join(accelerator.ASSUMPTIONS), file=sys.stderr)
     print("The paper:\n         " + "\n         ".join(accelerator.INCONSISTENCIES), file=sys.stderr)
     return StageResult(artefact, summary)

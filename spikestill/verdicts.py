@@ -123,6 +123,9 @@ def _verify(found: Summary) -> Iterator[str]:
 
 
 def _estimate(found: Summary) -> Iterator[str]:
+    if "training" in found:
+        yield from _accelerator(found)
+        return
     chip, work = found["truenorth"], found["operations"]
     yield (
         f"A decision takes about {joules(chip['total_j_pipelined'])} on TrueNorth where frames follow tick by tick, "
@@ -136,6 +139,19 @@ def _estimate(found: Summary) -> Iterator[str]:
     )
     frames = "recorded" if found["source"] == "buffer" else "random"
     yield f"Estimated from published figures on {found['frames']:,} {frames} frames; no chip was measured."
+
+
+def _accelerator(found: Summary) -> Iterator[str]:
+    from spikestill.deploy.accelerator.costs import table
+
+    full, half = (found["training"][precision][0] for precision in ("full", "half"))
+    action = found["action"]["half" if found["quantised"] else "full"]
+    yield (
+        f"FIXAR's accelerator trains this agent at {full['ips']:,.0f} inferences a second (IPS) in full precision and "
+        f"{half['ips']:,.0f} in half, at batch {full['batch']}; the paper says {found['published']['ips']:,.0f}."
+    )
+    yield f"An action takes {1e6 * action['seconds']:.3g} us and {joules(action['joules'])}."
+    yield from table(found).splitlines()
 
 
 def _export(found: Summary) -> Iterator[str]:

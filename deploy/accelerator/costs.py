@@ -5,6 +5,7 @@ An *inference* is Yang 2021's: one vector of a training batch, so that IPS = bat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from spikestill.configs.accelerator import ArraySpec
@@ -109,7 +110,7 @@ def memories(spec: ArraySpec, actor: tuple[int, ...], critic: tuple[int, ...]) -
     }  # fmt: skip
 
 
-def table(found: dict[str, Any]) -> str:
+def table(found: Mapping[str, Any]) -> str:
     """Return the estimate as a table for people."""
     rows = [f"{'':28}{'batch':>6}{'cycles':>11}{'IPS':>11}{'used':>8}{'IPS/W':>9}{'mJ/update':>11}"]
     for precision, each in found["training"].items():
@@ -118,10 +119,14 @@ def table(found: dict[str, Any]) -> str:
                 f"{'training, ' + precision + ' precision':28}{row['batch']:6}{row['cycles']:11,}{row['ips']:11,.0f}"
                 f"{row['utilisation']:8.1%}{row['ips_per_watt']:9,.0f}{row['joules_an_update'] * 1e3:11.1f}"
             )
-    rows.append(f"{'the paper, any batch':28}{'':6}{'':11}{53826.8:11,.0f}{0.924:8.1%}{2638.0:9,.0f}")
+    paper = found["published"]
+    rows.append(
+        f"{'the paper, any batch':28}{'':17}{paper['ips']:11,.0f}{paper['utilisation']:8.1%}"
+        f"{paper['ips_per_watt']:9,.0f}"
+    )
     for precision, one in found["action"].items():
         rows.append(
             f"{'an action, ' + precision + ' precision':28}{1:6}{one['cycles']:11,}"
-            f"{one['seconds'] * 1e6:11.1f} us {one['joules'] * 1e6:11.0f} uJ"
+            f"{one['seconds'] * 1e6:8.1f} us{'':17}{one['joules'] * 1e3:11.2f} mJ"
         )
     return "\n".join(rows)

@@ -161,6 +161,12 @@ def test_estimate_and_export_take_a_fixed_point_agent(
     assert [row["batch"] for row in found["training"]["full"]] == [64, 128, 256, 512]
     assert found["action"]["full"]["joules"] > 0
     assert "38,779.8" in out.err
+    assert main(["estimate", "--agent", agent, "--run_dir", str(tmp_path / "run")]) == 0
+    told = capsys.readouterr().out
+    for text in (
+        "the paper says 53,827", "An action takes", "92.4%", "2,638", "half precision       512", "mJ/update",
+    ):  # fmt: skip
+        assert text in told
     options = ["--accelerator.side", "4", "--batch_size", "8", "--frames", "2", "--updates", "0"]
     assert (
         main(["export", "rtl", "--agent", agent, "--run_dir", str(tmp_path / "run"), *options, "--json"]) == 0

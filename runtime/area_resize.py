@@ -64,28 +64,57 @@ def area_taps(source_size: int, size: int) -> AreaTaps:
     return AreaTaps(np.array(start, np.int64), np.array(source, np.int64), np.array(weight, np.float32))
 
 
+class ColumnTaps(NamedTuple):
+    """The same taps, as many for every output: what is missing has the weight 0, which changes no sum.
+
+    Attributes:
+        source: int64 (T, n).
+        weight: float32 (T, n).
+    """
+
+    source: npt.NDArray[np.int64]
+    weight: npt.NDArray[np.float32]
+
+
+def column_taps(source_size: int, size: int) -> ColumnTaps:
+    """Return :func:`area_taps` with the taps of all outputs side by side: a vector of outputs takes one each."""
+    taps = area_taps(source_size, size)
+    most = int(np.diff(taps.start).max())
+    found = ColumnTaps(np.zeros((most, size), np.int64), np.zeros((most, size), np.float32))
+    for out in range(size):
+        first, end = taps.start[out : out + 2]
+        found.source[: end - first, out] = taps.source[first:end]
+        found.weight[: end - first, out] = taps.weight[first:end]
+    return found
+
+
 @njit(cache=True, nogil=True)
 def resize_area(picture_HW, rows, columns, out_hw):  # type: ignore[no-untyped-def]
     """Write the area mean of ``picture_HW`` into ``out_hw``; both uint8, C-contiguous.
 
     Args:
         picture_HW: uint8 (H, W).
-        rows: taps of the vertical axis, H to h.
-        columns: taps of the horizontal axis, W to w.
+        rows: :class:`AreaTaps` of the vertical axis, H to h.
+        columns: :class:`ColumnTaps` of the horizontal axis, W to w.
         out_hw: uint8 (h, w), overwritten.
     """
     height, width = out_hw.shape
+    wide = np.empty(picture_HW.shape[1], np.float32)
     total = np.empty(width, np.float32)
     line = np.empty(width, np.float32)
+    drawn = -1
     for row in range(height):
         total[:] = np.float32(0.0)
         for tap in range(rows.start[row], rows.start[row + 1]):
-            source = picture_HW[rows.source[tap]]
-            for column in range(width):
-                value = np.float32(0.0)
-                for index in range(columns.start[column], columns.start[column + 1]):
-                    value += np.float32(source[columns.source[index]]) * columns.weight[index]
-                line[column] = value
+            # The last line of one row is often the first of the next.
+            if rows.source[tap] != drawn:
+                drawn = rows.source[tap]
+                for column in range(wide.shape[0]):
+                    wide[column] = np.float32(picture_HW[drawn, column])
+                line[:] = np.float32(0.0)
+                for index in range(columns.source.shape[0]):
+                    for column in range(width):
+                        line[column] += wide[columns.source[index, column]] * columns.weight[index, column]
             share = rows.weight[tap]
             for column in range(width):
                 total[column] += share * line[column]

@@ -53,6 +53,8 @@ def make_sessions(
         session = Session(
             name, game, agent, clock, Telemetry(), epsilon=config.epsilon, seed=config.seed, leader=leader,
             reopen=functools.partial(reopened, config, name), restarts=config.restarts,
+            # Side by side they think at the same time, each in a thread of its own.
+            at_hand=config.max_speed and len(team) == 1,
         )  # fmt: skip
         sessions.append(session)
         # Another game or agent may have taken its place by then.

@@ -22,7 +22,7 @@ from spikestill.common.atari import FRAME_RATE_HZ, SIDE, STACK
 from spikestill.common.environment import Observations, environment
 from spikestill.common.stacking import push
 from spikestill.configs.environment import EnvironmentConfig
-from spikestill.runtime.area_resize import area_taps, resize_area
+from spikestill.runtime.area_resize import area_taps, column_taps, resize_area
 from spikestill.teacher.atari.environment import MAX_FRAMES, make_vector_env
 
 SCREEN_SHAPE = (210, 160)
@@ -66,7 +66,7 @@ class Emulator:
         self._drawing = ThreadPoolExecutor(1, "no-op starts")
         self._next_start = self._drawing.submit(self._draw_start, seed)
         self._gray = [np.zeros(SCREEN_SHAPE, np.uint8) for _ in range(2)]
-        self._rows, self._columns = area_taps(SCREEN_SHAPE[0], SIDE), area_taps(SCREEN_SHAPE[1], SIDE)
+        self._rows, self._columns = area_taps(SCREEN_SHAPE[0], SIDE), column_taps(SCREEN_SHAPE[1], SIDE)
         self._stack = np.zeros(STACK.shape, np.uint8)
         self.score, self.over, self.frame, self.lives, self.decision_due = 0.0, True, 0, 0, False
         # Compiles now, not during play.

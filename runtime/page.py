@@ -83,6 +83,9 @@ class Page:
 
     def _switch(self) -> None:
         """Have another game made beside this one, and go over to it when it is there."""
+        if self.desk.game and self._config.trace:
+            self.desk.game = ""
+            self.desk.tell("a trace is being recorded, and it is of one game: begin anew for another")
         if self.desk.game and self._opening is None:
             self._opening = in_background(functools.partial(self._make_game, self.desk.game))
             self.desk.game = ""

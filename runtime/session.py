@@ -27,7 +27,7 @@ from spikestill.common.policy import Policy
 from spikestill.runtime.clock import Clock, FrameTimer
 from spikestill.runtime.live import LiveGame
 from spikestill.runtime.telemetry import Telemetry
-from spikestill.runtime.worker import CLOSE_TIMEOUT_S, AgentThread, Answer, in_background
+from spikestill.runtime.worker import CLOSE_TIMEOUT_S, AgentAtHand, AgentThread, Answer, in_background
 
 STALL_ANSWER_S = 2.0
 """An agent that thinks longer than this about one observation is called stalled."""
@@ -75,6 +75,7 @@ class Session:
         leader: the session whose game this one watches without playing it; None: it plays ``game`` itself.
         reopen: makes the agent anew after it failed; None: it stays out.
         restarts: times that it does.
+        at_hand: the agent acts in the game's own thread; for play that waits for every answer.
 
     Attributes:
         state: ``playing``; ``stalled``, no answer for a while; ``starting``, being made anew; ``failed``, for good.
@@ -98,6 +99,7 @@ class Session:
         leader: Session | None = None,
         reopen: Callable[[], Policy] | None = None,
         restarts: int = 0,
+        at_hand: bool = False,
     ) -> None:
         self.name, self.game, self.agent, self.telemetry = name, game, agent, telemetry
         self.leader, self.reference = leader, None if leader is None else leader
@@ -111,7 +113,8 @@ class Session:
         self._clock, self._epsilon, self._rng = clock, epsilon, np.random.default_rng([seed, 5])
         self._reopen, self.restarts = reopen, restarts
         self._opening: Future[Policy] | None = None
-        self._worker: AgentThread | None = AgentThread(agent, clock, f"agent {name}")
+        self._at_hand = at_hand
+        self._worker: AgentThread | AgentAtHand | None = self._employ(agent)
         self._explored: dict[int, Any] = {}
         self._number, self._first_of_game, self._game, self._watched = -1, 0, -1, -1
         self.last_reward = self.sensed_s = 0.0
@@ -159,7 +162,7 @@ class Session:
         self.release()
         self.game, self.agent, self.state, self.error = game, agent, "playing", None
         self._period_s = game.frames_per_decision / game.rate_hz
-        self._worker = AgentThread(agent, self._clock, f"agent {self.name}")
+        self._worker = self._employ(agent)
         self._explored, self.decided, self.forced = {}, {}, None
         self._pending.clear()
         self._watched, self._waiting = -1, False
@@ -181,6 +184,11 @@ class Session:
                 close = getattr(self._opening.result(CLOSE_TIMEOUT_S), "close", None)
                 if close:
                     close()
+
+    def _employ(self, agent: Policy) -> AgentThread | AgentAtHand:
+        if self._at_hand:
+            return AgentAtHand(agent, self._clock)
+        return AgentThread(agent, self._clock, f"agent {self.name}")
 
     def _settle(self) -> bool:
         """Take the agent's answers, and notice what is wrong with it; return whether one came too late."""
@@ -223,7 +231,7 @@ class Session:
             if (close := getattr(old, "close", None)) is not None:
                 close()
         self.agent, self.state, self.error = fresh, "playing", None
-        self._worker = AgentThread(fresh, self._clock, f"agent {self.name}")
+        self._worker = self._employ(fresh)
 
     def _take(self, answer: Answer) -> bool:
         """Let an answer take effect; return whether it came too late.

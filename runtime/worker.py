@@ -1,4 +1,4 @@
-"""An agent at work in a thread of its own, and what it answers."""
+"""An agent at work, in a thread of its own or in the game's, and what it answers."""
 
 from __future__ import annotations
 
@@ -102,6 +102,44 @@ class AgentThread:
         self._answers.append(Answer(number, decision, observations, sensed_s, ready_s))
         self._clock.notify()
         return True
+
+
+class AgentAtHand:
+    """An agent at work in the thread that asks it: where the asker waits for every answer, nothing is handed over.
+
+    One that hangs hangs the asker. The methods are those of :class:`AgentThread`.
+    """
+
+    began_s = None
+
+    def __init__(self, agent: Policy, clock: Clock) -> None:
+        self._agent, self._clock = agent, clock
+        self._answer: Answer | None = None
+        self._error: Exception | None = None
+
+    def submit(self, number: int, observations: Observations, sensed_s: float) -> bool:
+        """Have an observation answered."""
+        if self._error is None:
+            try:
+                decision = self._agent.act(observations)
+                self._answer = Answer(number, decision, observations, sensed_s, self._clock.now())
+            except Exception as error:
+                self._error = error
+        return True
+
+    def take(self) -> list[Answer]:
+        """Return the answer since the last call; raise what the agent raised."""
+        answer, self._answer = self._answer, None
+        if answer is None and self._error is not None:
+            raise self._error
+        return [] if answer is None else [answer]
+
+    def settled(self) -> bool:
+        """Return True: it has answered."""
+        return True
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Do nothing: there is no thread."""
 
 
 def in_background(make: Callable[[], Made]) -> Future[Made]:

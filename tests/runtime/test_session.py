@@ -134,13 +134,21 @@ def test_in_lockstep_all_see_the_leaders_game_and_agreement_is_counted() -> None
 
 def test_unpaced_play_is_the_game_that_a_quick_agent_plays_live() -> None:
     found = []
-    for pace in (Pace(), Pace(unpaced=True)):
+    for pace, at_hand in ((Pace(), False), (Pace(unpaced=True), False), (Pace(unpaced=True), True)):
         clock = VirtualClock()
-        one = session(Scripted(2), clock, epsilon=0.5)
+        one = session(Scripted(2), clock, epsilon=0.5, at_hand=at_hand)
         found.append([(tick.reward, tick.score, tick.over) for (tick,) in run([one], clock, 1500, pace)])
         assert one.telemetry.misses == 0
-    assert found[0][1:] == found[1][1:]
+    assert found[0][1:] == found[1][1:] == found[2][1:]
     assert any(reward for reward, *_ in found[0])
+
+
+def test_an_agent_at_hand_that_raises_is_taken_out_too() -> None:
+    clock = VirtualClock()
+    one = session(Scripted(after=5, then=crash), clock, at_hand=True)
+    with pytest.raises(ArithmeticError, match="synapses crossed"):
+        run([one], clock, 100, Pace(unpaced=True))
+    assert (one.state, one.telemetry.latency.count) == ("failed", 5)
 
 
 def test_time_stands_still_while_paused_and_a_step_is_one_decision() -> None:

@@ -23,6 +23,14 @@ from spikestill.configs.accelerator import ArraySpec
 from spikestill.deploy.accelerator.bench import tanh_image
 from spikestill.deploy.accelerator.export import SOURCES
 
+UNPACKED = (
+    "memory_dff; techmap -map +/mul2dsp.v -map +/xilinx/xc7_dsp_map.v -D DSP_A_MAXWIDTH=25 -D DSP_B_MAXWIDTH=18 "
+    "-D DSP_A_MAXWIDTH_PARTIAL=18 -D DSP_A_MINWIDTH=2 -D DSP_B_MINWIDTH=2 -D DSP_Y_MINWIDTH=9 -D DSP_SIGNEDONLY=1 "
+    "-D DSP_NAME=$__MUL25X18; select a:mul2dsp; setattr -unset mul2dsp; opt_expr -fine; wreduce; select -clear; "
+    "chtype -set $mul t:$__soft_mul"
+)
+"""The optimiser lane's DSPs of 7 series without registers packed into them: yosys 0.23 does not end that search."""
+
 
 class Part(NamedTuple):
     """A module, what it is made of, what in it is counted elsewhere, which sizes it takes, how many of it there are."""
@@ -60,9 +68,13 @@ def synthesised(part: Part, spec: ArraySpec, family: str, folder: Path) -> dict[
     sources = " ".join(f"{SOURCES / name}.sv" for name in part.sources)
     values = {"CORES": spec.cores, "SIDE": spec.side}
     sizes = "".join(f"chparam -set {name} {values[name]} {part.top}; " for name in part.sizes)
-    script = (f"read_verilog -sv -lib {boxes}; " if boxes else "") + (
-        f"read_verilog -sv {sources}; {sizes}synth_xilinx -top {part.top} -family {family} -noiopad -flatten; stat"
-    )
+    script = f"read_verilog -sv -lib {boxes}; " if boxes else ""
+    script += f"read_verilog -sv {sources}; {sizes}"
+    command = f"synth_xilinx -top {part.top} -family {family} -noiopad -flatten"
+    if (part.top, family) == ("adam_lane", "xc7"):
+        script += f"{command} -run begin:map_dsp; {UNPACKED}; {command} -run coarse:; stat"
+    else:
+        script += f"{command}; stat"
     done = subprocess.run(["yosys", "-p", script], cwd=folder, capture_output=True, text=True, check=True)
     table = done.stdout[done.stdout.rindex("Number of cells:") :]
     return {cell: int(count) for cell, count in re.findall(r"^ {5}([A-Z]\w+) +(\d+)$", table, re.MULTILINE)}

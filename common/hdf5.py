@@ -12,7 +12,7 @@ import errno
 import fcntl
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,6 +25,8 @@ from spikestill.common.limits import HDF5_MEMORY, HDF5_SECONDS, MAX_DEFLATE_RATI
 
 DEFLATE, SHUFFLE = 1, 2
 FILTERS = (DEFLATE, SHUFFLE)
+BATCH_BYTES = 32 * MIB
+"""Datasets are read so many bytes at a time, or one by one where one has more."""
 _guard = Guard("spikestill.common.hdf5_child", "HDF5")
 
 
@@ -151,15 +153,27 @@ class Hdf5File:
             ValueError: they declare more than the file can hold or than ``limit``; HDF5 fails on them.
         """
         names = tuple(names)
-        declared = self.check_size(names, limit)
-        wanted = {name: self.dataset(name) for name in names}
-        _, arrays = self._ask(
-            "read", declared, wanted={name: (each.dtype.str, each.shape) for name, each in wanted.items()}
-        )
-        for name, each in wanted.items():
-            if name not in arrays or arrays[name].dtype != each.dtype or arrays[name].shape != each.shape:
-                raise GuardedError(f"{name} came back otherwise than it is declared")
+        self.check_size(names, limit)
+        arrays: Arrays = {}
+        for batch in self._batches(names):
+            wanted = {name: (each.dtype.str, each.shape) for name, each in batch.items()}
+            _, found = self._ask("read", sum(each.bytes for each in batch.values()), wanted=wanted)
+            for name, each in batch.items():
+                if name not in found or found[name].dtype != each.dtype or found[name].shape != each.shape:
+                    raise GuardedError(f"{name} came back otherwise than it is declared")
+            arrays |= found
         return arrays
+
+    def _batches(self, names: Iterable[str]) -> Iterator[dict[str, Declared]]:
+        """Yield what is read at a time: a child holds a batch twice, and all of it would be twice in memory."""
+        batch: dict[str, Declared] = {}
+        for name in names:
+            if batch and sum(each.bytes for each in batch.values()) + self.dataset(name).bytes > BATCH_BYTES:
+                yield batch
+                batch = {}
+            batch[name] = self.dataset(name)
+        if batch:
+            yield batch
 
     def chunk_index(self, most: Mapping[str, int]) -> dict[str, tuple[npt.NDArray[np.int64], ...]]:
         """Return (first (chunks, axes), offset, size, mask) of the chunks of some datasets, int64, by name.

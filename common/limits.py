@@ -30,9 +30,13 @@ HDF5_MEMORY = 192 * MIB
 """Memory that HDF5 may take beside what the file declares."""
 
 
-CORE_MAP_FACTOR, CORE_MAP_EXTRA = 64, 64 * MIB
-"""A core map declares at most CORE_MAP_FACTOR bytes for each of its file's, and CORE_MAP_EXTRA more: the mapper's own
-have 11 for each."""
+CORES = 1 << 16
+"""Cores of a core map: the largest target, 16 TrueNorth chips, has so many."""
+HDF5_FACTOR, HDF5_EXTRA = 24, 64 * MIB
+"""A core map or a trace declares at most HDF5_FACTOR bytes for each of its file's, and HDF5_EXTRA more: the
+mapper's own have 11 for each, traces 2 to 6."""
+BUFFER_FACTOR = 64
+"""The same of a buffer's columns, HDF5_EXTRA more: observations may be sparse."""
 
 
 CHUNK_BYTES = 200

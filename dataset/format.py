@@ -27,7 +27,7 @@ from spikestill.common.atomic import is_no_space, no_space, write_bytes
 from spikestill.common.environment import ActionSpace, Box, Discrete, Field
 from spikestill.common.errors import MALFORMED, UserError
 from spikestill.common.hdf5 import DEFLATE, Hdf5File
-from spikestill.common.limits import CHUNK_BYTES, regular_file
+from spikestill.common.limits import BUFFER_FACTOR, CHUNK_BYTES, HDF5_EXTRA, regular_file
 from spikestill.common.progress import Progress
 from spikestill.common.provenance import Provenance
 from spikestill.dataset.journal import JournaledFile, in_use, recover, replacing
@@ -545,7 +545,7 @@ def _read_steps(file: Hdf5File, header: Header, rows: int) -> Steps:
                 f"{name} is {declared.dtype} {declared.shape}, {np.dtype(dtype)} {(rows, *shape)} wanted"
             )
     _check_chunks(file, columns)
-    found = file.read(columns)
+    found = file.read(columns, HDF5_EXTRA + BUFFER_FACTOR * file.size)
     for name in FLAGS:
         values = found[name]
         if values.size and values.max() > 1:

@@ -30,7 +30,7 @@ from spikestill.common.atomic import write_bytes
 from spikestill.common.errors import MALFORMED, UserError
 from spikestill.common.hdf5 import Hdf5File
 from spikestill.common.legal import LegalActions, check_legal, legal_of_plain, legal_to_plain
-from spikestill.common.limits import CORE_MAP_EXTRA, CORE_MAP_FACTOR
+from spikestill.common.limits import CORES, HDF5_EXTRA, HDF5_FACTOR
 from spikestill.common.provenance import Provenance, check_content, content_sha256, file_sha256
 from spikestill.configs.hardware import HardwareSpec
 from spikestill.student.integer_net import IntegerLayer, check_input_shape, pack_ternary, unpack_ternary
@@ -42,7 +42,6 @@ SINGLE_GAME_VERSION = 1
 NONE = -1
 """Marks a neuron that is not used (feature) or drives no axon (destination core)."""
 WORD_BITS = 64
-MAX_CORES = 1 << 17
 REMEDY = "give a core map that `spikestill map` wrote"
 
 
@@ -336,10 +335,10 @@ def _read(file: Hdf5File, path: Path) -> CoreMap:
     description = json.loads(attributes["description"])
     spec = _read_spec(description["spec"])
     sizes = {axis: int(size) for axis, size in description["sizes"].items()}
-    if not 1 <= sizes["C"] <= MAX_CORES:
-        raise ValueError(f"it declares {sizes['C']} cores, the range is 1..{MAX_CORES}")
+    if not 1 <= sizes["C"] <= CORES:
+        raise ValueError(f"it declares {sizes['C']} cores, the range is 1..{CORES}")
     _check_declared(file, sizes)
-    arrays = file.read((*ARRAYS, *TRANSDUCTION), CORE_MAP_EXTRA + CORE_MAP_FACTOR * file.size)
+    arrays = file.read((*ARRAYS, *TRANSDUCTION), HDF5_EXTRA + HDF5_FACTOR * file.size)
     texts = attributes["description"], attributes["provenance"]
     check_content(texts, arrays, str(attributes["sha256"]))
     layer = description["transduction"]

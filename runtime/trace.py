@@ -33,6 +33,7 @@ import numpy.typing as npt
 from spikestill.common.atomic import write_bytes
 from spikestill.common.errors import MALFORMED, UserError
 from spikestill.common.hdf5 import Hdf5File
+from spikestill.common.limits import HDF5_EXTRA, HDF5_FACTOR
 from spikestill.common.policy import Trace
 from spikestill.common.provenance import Provenance, check_content, content_sha256
 from spikestill.common.spikes import DISAGREE, SpikeTrace
@@ -249,8 +250,7 @@ def _read(file: Hdf5File, path: Path) -> PlayTrace:
     texts = attributes["description"], attributes["provenance"]
     description = json.loads(texts[0])
     names = [f"{index}_{name}" for index in range(len(description["agents"])) for name in ARRAYS]
-    file.check_size(names)
-    arrays = file.read(names)
+    arrays = file.read(names, HDF5_EXTRA + HDF5_FACTOR * file.size)
     check_content(texts, arrays, str(attributes["sha256"]))
     agents = []
     for index, agent in enumerate(description["agents"]):

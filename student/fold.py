@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.errors import UserError
 from spikestill.student.integer_net import IntegerLayer, sum_bound
 
 
@@ -33,12 +34,13 @@ def fold(
         first: the layer is the transduction layer, with inputs 0..255.
 
     Raises:
-        ValueError: a parameter is not finite.
+        UserError: a parameter is not finite.
     """
     for name, values in (("gamma", gamma_O), ("beta", beta_O), ("mu", mu_O), ("sigma", sigma_O)):
         if not np.isfinite(values).all():
-            raise ValueError(
-                f"{name} of feature {int(np.flatnonzero(~np.isfinite(values))[0])} is not finite"
+            raise UserError(
+                f"{name} of feature {int(np.flatnonzero(~np.isfinite(values))[0])} is not finite",
+                "lower --learning_rate, or begin anew where it was resumed",
             )
     sign = np.where(gamma_O < 0, -1, 1)
     weight = (ternary_OIHW * sign[:, None, None, None]).astype(np.int8)

@@ -145,7 +145,7 @@ def replace(name: str, **dataset: object) -> Callable[[h5py.File], None]:
 @pytest.mark.parametrize(
     ("mutate", "match"),
     [
-        (describe(lambda d: d["sizes"].update(C=10**9)), "declares 1000000000 cores, the range is 1..131072"),
+        (describe(lambda d: d["sizes"].update(C=10**9)), "declares 1000000000 cores, the range is 1..65536"),
         (describe(lambda d: d["sizes"].update(C=0)), "declares 0 cores"),
         (describe(lambda d: d["sizes"].update(E=10**15)), "input_core_E has shape .* its header declares"),
         (describe(lambda d: d["sizes"].update(C=math.inf)), "cannot convert float infinity"),

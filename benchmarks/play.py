@@ -54,7 +54,7 @@ def measure(agent: str, options: argparse.Namespace) -> dict[str, Any]:
         "load_after": round(os.getloadavg()[0], 2),
         "explained": sum(witness.explains(at, 2 * period_s) for at in summary["missed_at"]),
         "witness": [{**core, "stalls": len(core["stalls"])} for core in witness.found],
-        "stalls_over_a_period": [stall for stall in stalls if stall[1] > 1e3 * period_s][:100],
+        "stalls_over_a_period": [stall for stall in stalls if stall[1] > 1e3 * period_s][:2_000],
     }
     if len(summary["agents"]) > 1:
         found["agents"] = [

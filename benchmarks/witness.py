@@ -18,7 +18,7 @@ PRIORITY = 20
 NOTED_MS = 4.0
 """Stalls from here on are noted."""
 SCRIPT = """
-import json, os, select, sys, time
+import json, os, select, signal, sys, time
 core, priority, noted_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]) / 1e3
 os.sched_setaffinity(0, {core})
 real_time = True
@@ -26,11 +26,17 @@ try:
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
 except OSError:
     real_time = False
-stalls, worst, due = [], 0.0, time.perf_counter()
+stalls, worst, due, stopped = [], 0.0, time.perf_counter(), []
+# Stopped by someone and told to go on: that was no stall of the machine.
+signal.signal(signal.SIGCONT, lambda *_: stopped.append(True))
 while True:
     due += 0.001
     time.sleep(max(0.0, due - time.perf_counter()))
     late = time.perf_counter() - due
+    if stopped:
+        stopped.clear()
+        due = time.perf_counter()
+        continue
     worst = max(worst, late)
     if late > noted_s:
         stalls.append((round(time.time(), 3), round(late * 1e3, 1)))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -97,7 +98,7 @@ class DecisionLog:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("w", encoding="utf-8")
+        self._path, self._file = path, path.open("w", encoding="utf-8")
         self._last: dict[int, int] = {}
 
     def add(self, sessions: Sequence[Session], ticks: Sequence[Tick]) -> None:
@@ -124,7 +125,17 @@ class DecisionLog:
             }
             if trace is not None:
                 line["spikes"] = trace.counts()[0].tolist()
-            self._file.write(json.dumps(line) + "\n")
+            with self._named():
+                self._file.write(json.dumps(line) + "\n")
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Let an error of writing say which file: a full disk does not."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
 
     def __enter__(self) -> DecisionLog:
         return self
@@ -132,7 +143,8 @@ class DecisionLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        with self._named():
+            self._file.close()
 
 
 @dataclasses.dataclass(frozen=True)

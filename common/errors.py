@@ -15,13 +15,15 @@ class UserError(ValueError):
 
     Args:
         what: the object and what is wrong with it, with the actual value and the limit.
-        remedy: what the user can do, an imperative sentence without a full stop.
+        remedy: what the user can do, an imperative sentence without a full stop, or a question, "did you mean ...",
+            without its mark.
     """
 
     def __init__(self, what: str, remedy: str | None = None) -> None:
         self.what = what
         self.remedy = remedy
-        super().__init__(what if remedy is None else f"{what}. {remedy[0].upper()}{remedy[1:]}.")
+        mark = "?" if (remedy or "").startswith("did you mean") else "."
+        super().__init__(f"{what}. {remedy[0].upper()}{remedy[1:]}{mark}" if remedy else what)
 
 
 class BackendError(RuntimeError):

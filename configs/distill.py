@@ -35,7 +35,10 @@ class DistillConfig(Options):
     logit_scale: Annotated[float, Range(1e-9, 1e9)] = 16.0
     """Factor from mean votes (0..1) to the student's logits."""
     steps: Annotated[int, Range(1, 1e9)] = 7_000
-    """Batches to train on."""
+    """Batches to train on; with ``minutes``, at most so many."""
+    minutes: Annotated[float, Range(1e-2, 1e5)] | None = None
+    """The time there is: where the steps would take longer on this machine, there are as many as fit, and the learning
+    rate falls over those. Decided once: ``--resume`` keeps it. None: all steps."""
     batch_size: Annotated[int, Range(2, 65536)] = 128
     """Frames a batch."""
     optimizer: Literal["adam", "sgd"] = "adam"
@@ -125,6 +128,10 @@ class DistillConfig(Options):
             )
         if not self.stream:
             return
+        if self.minutes is not None:
+            raise UserError(
+                "minutes with stream: how long the games take is not known beforehand", "give --steps instead"
+            )
         check_game(self.stream_game)
         if self.stream_ring < 8 * self.stream_envs:
             raise UserError(

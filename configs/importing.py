@@ -12,13 +12,9 @@ from spikestill.configs.options import Options, Range
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ImportConfig(Options):
-    """Another library's Atari agent as a teacher: what it scores actions by becomes the Q-values."""
+class ProgramOptions(Options):
+    """What is to be known of another library's agent beside its file and its game."""
 
-    path: Path
-    """The file: a Stable-Baselines3 ``.zip``, a PyTorch state dict that CleanRL saved, ONNX or TorchScript."""
-    game: str
-    """The game that the agent plays, one of the ten of McKinstry 2018 in snake case; the file does not say."""
     library: Literal["auto", "sb3", "cleanrl", "onnx", "torchscript"] = "auto"
     """Who wrote it: Stable-Baselines3 (DQN, QR-DQN, PPO, A2C with ``CnnPolicy``), CleanRL (``dqn_atari``,
     ``ppo_atari``), or any network as ONNX or TorchScript, which stays the program that it is; auto: told from
@@ -30,14 +26,27 @@ class ImportConfig(Options):
     """Which output of an ONNX or TorchScript network has the Q-values or logits."""
 
     def _check(self) -> None:
-        check_game(self.game)
         self.check_library(self.library)
 
     def check_library(self, library: str) -> None:
         """Raise UserError where an option is given that ``library`` has no use for."""
         for name in ("divide_by", "output"):
-            if library in ("sb3", "cleanrl") and getattr(self, name) != getattr(ImportConfig, name):
+            if library in ("sb3", "cleanrl") and getattr(self, name) != getattr(ProgramOptions, name):
                 raise UserError(
                     f"{name} is {getattr(self, name)}, and is for ONNX and TorchScript networks, not for {library}",
                     f"omit --{name}",
                 )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImportConfig(ProgramOptions):
+    """Another library's Atari agent as a teacher: what it scores actions by becomes the Q-values."""
+
+    path: Path
+    """The file: a Stable-Baselines3 ``.zip``, a PyTorch state dict that CleanRL saved, ONNX or TorchScript."""
+    game: str
+    """The game that the agent plays, one of the ten of McKinstry 2018 in snake case; the file does not say."""
+
+    def _check(self) -> None:
+        check_game(self.game)
+        super()._check()

@@ -6,14 +6,16 @@ Axis suffixes: U cores, W words of packed spikes, P planes (see :class:`spikesti
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.spikes import SpikeLayout, activity
-from spikestill.deploy.core_map import CoreMap
-from spikestill.runtime.panel import BACKGROUND, FAINT, INNER, heat_palette
+from spikestill.runtime.palette import BACKGROUND, FAINT, INNER, heat_palette
+
+if TYPE_CHECKING:
+    from spikestill.deploy.core_map import CoreMap
 
 FULL_SCALE = 0.6
 """The share of firing neurons that is shown brightest."""

@@ -95,6 +95,8 @@ def _draw(seat: Seat, options: DisplayOptions) -> int:
                 scene = seat.scene(shown)
                 if recording:
                     panel = picture_of(scene, seat.dtype)
+                if view:
+                    view.turn_to(scene)
             number = int(frame["sessions"][0]["frame"])
             first = number if first is None else first
             if view:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from spikestill.common.agents import resolve
 from spikestill.common.compiling import njit
+from spikestill.runtime.palette import BACKGROUND, FAINT, INNER
 from spikestill.runtime.scene import Actor, Scene
 
 Inside = Callable[[np.void], tuple[npt.NDArray[np.uint8], str]]
@@ -24,28 +25,17 @@ HEIGHT, WIDTH = 640, 992
 SCALE_X, SCALE_Y = 4, 3
 SCREEN_TOP = 5
 LEFT = 656
-INNER = 320
 GRID_TOP = 64
 BARS_TOP, BARS_HEIGHT = 422, 160
 MAX_COLUMN_ACTIONS = 9
 RECENT = 900
 """Decisions whose p99 is shown: a minute at frame_skip 4."""
 
-BACKGROUND = np.array([16, 18, 24], np.uint8)
-FAINT = np.array([44, 48, 60], np.uint8)
 BAR = np.array([86, 120, 170], np.uint8)
 CHOSEN = np.array([255, 176, 64], np.uint8)
 TEXT = np.array([222, 226, 234], np.uint8)
 DIM = np.array([140, 148, 164], np.uint8)
 ALARM = np.array([255, 96, 88], np.uint8)
-
-
-def heat_palette() -> npt.NDArray[np.uint8]:
-    """Return colours of 0..255, (256, 3): dark blue over orange to white."""
-    stops = np.array([0, 40, 110, 180, 255])
-    colours = np.array([[22, 26, 40], [40, 58, 120], [190, 70, 90], [255, 168, 60], [255, 250, 225]])
-    levels = np.arange(256)
-    return np.stack([np.interp(levels, stops, colours[:, c]) for c in range(3)], axis=1).astype(np.uint8)
 
 
 @functools.lru_cache(maxsize=512)

@@ -13,6 +13,8 @@ import numpy.typing as npt
 from spikestill.common.atari import FRAME_RATE_HZ
 from spikestill.common.atomic import atomic_path
 from spikestill.common.errors import UserError
+from spikestill.common.extras import install_command
+from spikestill.runtime.palette import heat_palette
 from spikestill.runtime.panel import (
     ALARM,
     BACKGROUND,
@@ -23,7 +25,6 @@ from spikestill.runtime.panel import (
     HEIGHT,
     TEXT,
     WIDTH,
-    heat_palette,
 )
 
 GIF_RATE_HZ, GIF_SECONDS, GIF_WIDTH, GIF_COLOURS = 12.0, 60.0, 960, 128
@@ -51,7 +52,7 @@ def video_codec() -> tuple[str, dict[str, str]]:
         return name, options
     raise UserError(
         f"this PyAV {av.__version__} has no encoder of {', '.join(name for name, _ in CODECS)}",
-        "install PyAV from its binary wheels with `pip install av`",
+        f"install PyAV from its binary wheels: {install_command('video')}",
     )
 
 

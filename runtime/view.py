@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import re
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -13,19 +14,23 @@ from typing import TextIO
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.agents import resolve
 from spikestill.common.stage import leave_terminal
 from spikestill.runtime.frame_ring import STATES
 from spikestill.runtime.scene import Scene
 
 RATE_HZ = 15.0
 BAR_CELLS = 20
-SIDE_CELLS = 44
+SIDE_CELLS = 40
+INSIDE_CELLS, INSIDE_LINES = 24, 12
+"""Least room in which an agent's inside is shown."""
 PIXEL_ASPECT = 4 / 3
 UNKNOWN_SIZE = os.terminal_size((120, 50))
 ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"
 LEAVE = "\x1b[0m\x1b[?25h\x1b[?1049l"
 HOME = "\x1b[H"
 CLEAR_LINE = "\x1b[0m\x1b[K"
+COLOURS = re.compile("\x1b\\[[0-9;]*m")
 
 
 def half_blocks(picture_HW3: npt.NDArray[np.uint8]) -> list[str]:
@@ -83,8 +88,19 @@ def side_lines(part: np.void, title: str, actions: Sequence[str], rate_hz: float
     return lines
 
 
+def at_most(picture_HW3: npt.NDArray[np.uint8], columns: int, lines: int) -> npt.NDArray[np.uint8]:
+    """Return a picture in at most ``columns`` x ``2 * lines`` pixels, each the mean of those that it stands for."""
+    height, width = picture_HW3.shape[:2]
+    scale = min(1.0, columns / width, 2 * lines / height)
+    rows, cells = max(2, int(height * scale) // 2 * 2), max(1, int(width * scale))
+    row, column = np.arange(rows) * height // rows, np.arange(cells) * width // cells
+    sums = np.add.reduceat(np.add.reduceat(picture_HW3.astype(np.float32), row, axis=0), column, axis=1)
+    size = np.diff([*row, height])[:, None, None] * np.diff([*column, width])[None, :, None]
+    return (sums / size).astype(np.uint8)
+
+
 class TerminalView:
-    """Shows the game on a terminal, which the context gives back as it was.
+    """Shows the game on a terminal, which the context gives back as it was; the cores too, where there is room.
 
     Args:
         stream: the terminal.
@@ -92,8 +108,16 @@ class TerminalView:
     """
 
     def __init__(self, stream: TextIO, scene: Scene) -> None:
-        self._stream, self._scene = stream, scene
-        self._due_s = 0.0
+        self._stream, self._due_s = stream, 0.0
+        self.turn_to(scene)
+
+    def turn_to(self, scene: Scene) -> None:
+        """Show these from now on."""
+        self._scene = scene
+        self._insides = [
+            resolve(actor.picture)(actor.layout) if actor.picture and actor.layout else None
+            for actor in scene.actors
+        ]
 
     def __enter__(self) -> TerminalView:
         self._stream.write(ENTER)
@@ -123,6 +147,8 @@ class TerminalView:
         if len(parts) == 1:
             columns = max(20, size.columns - SIDE_CELLS)
             game = half_blocks(shrink(parts[0]["screen"], columns, max(4, size.lines - 1), scene.atari))
+            room = size.columns - game[0].count("▀") - 2, size.lines - len(sides[0]) - 2
+            sides[0] += self._inside(0, parts[0], room)
             game += [" " * game[0].count("▀")] * (len(sides[0]) - len(game))
             rows = [
                 f"{left}\x1b[0m  {right}"
@@ -130,18 +156,21 @@ class TerminalView:
             ]
         else:
             width = size.columns // len(parts) - 2
-            room = max(4, size.lines - max(map(len, sides)) - 1)
-            games = [half_blocks(shrink(part["screen"], width, room, scene.atari)) for part in parts]
-            rows = [
-                "  ".join(f"{line}\x1b[0m{' ' * (width - line.count('▀'))}" for line in lines)
-                for lines in zip(*games, strict=True)
-            ]
-            rows += [
-                "  ".join(line[:width].ljust(width) for line in lines)
-                for lines in itertools.zip_longest(*sides, fillvalue="")
-            ]
+            room = width, max(4, size.lines - max(map(len, sides)) - 1)
+            games = [half_blocks(shrink(part["screen"], *room, scene.atari)) for part in parts]
+            rows = _beside(games, width) + _beside(sides, width)
+            room = width, size.lines - len(rows) - 2
+            rows += _beside([self._inside(index, part, room) for index, part in enumerate(parts)], width)
         lines = [row + CLEAR_LINE for row in rows][: size.lines]
         return HOME + "\r\n".join(lines) + "\x1b[J"
+
+    def _inside(self, index: int, part: np.void, room: tuple[int, int]) -> list[str]:
+        """Return an agent's inside in the ``room`` (columns, lines) that is left, [] where that is too little."""
+        inside = self._insides[index]
+        if inside is None or part["answer"] < 0 or room[0] < INSIDE_CELLS or room[1] < INSIDE_LINES:
+            return []
+        picture, caption = inside(part)
+        return ["", *half_blocks(at_most(picture, room[0], room[1] - 1)), f"\x1b[0m{caption[: room[0]]}"]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -157,3 +186,17 @@ class TerminalView:
             if error.errno != errno.EIO:
                 raise
             leave_terminal()
+
+
+def _beside(columns: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return blocks of lines beside each other, each ``width`` cells wide."""
+    rows = []
+    for lines in itertools.zip_longest(*columns, fillvalue=""):
+        cells = [line if "\x1b" in line else line[:width] for line in lines]
+        rows.append("  ".join(cell + "\x1b[0m" + " " * (width - shown_cells(cell)) for cell in cells))
+    return rows
+
+
+def shown_cells(line: str) -> int:
+    """Return how many cells a line with its colours takes."""
+    return len(COLOURS.sub("", line))

@@ -233,6 +233,7 @@ def parse(verb: Verb, words: Sequence[str]) -> Arguments:
             word = "--help"
         name, equals, value = word[2:].partition("=")
         name = name.replace("-", "_")
+        name = getattr(verb.config_class(), "ALIASES", {}).get(name, name)
         if name not in COMMON and name not in own:
             name = full_name(name, shown) or name
         if name in COMMON and not COMMON[name][0]:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def files_read(name: str, config: Any) -> dict[str, Path]:
         from spikestill.runtime.evaluate import files_read as read
 
         return read(config)
-    files = {option: Path(getattr(config, option)) for option in INPUTS[name]}
+    files = {option: Path(getattr(config, option)) for option in INPUTS.get(name, ())}
     if name == "play":
         from spikestill.runtime.agents import file_played
 
@@ -92,12 +93,13 @@ def stage_key(name: str, config: Any, state: State) -> str:
         UserError: a file that it reads is missing.
     """
     files = files_read(name, config)
-    without = {*files, *INPUTS[name], *config.WITHOUT_EFFECT}
+    without = {*files, *INPUTS.get(name, ()), *config.WITHOUT_EFFECT}
     options = {option: value for option, value in plain(config).items() if option not in without}
     parents = {}
     for option, path in files.items():
         if not path.is_file():
-            raise UserError(f"{path}: missing; {name} reads it", f"check --{name}.{option}, or begin anew")
+            asked = "agent" if name == "import" else f"{name}.{option}"
+            raise UserError(f"{path}: missing; {name} reads it", f"check --{asked}, or begin anew")
         parents[option] = state.sha256(path)
     text = json.dumps({"stage": name, "options": options, "parents": parents}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -129,16 +131,20 @@ def run(config: RunConfig, run_dir: Path, *, resume: bool = False) -> StageResul
 
     run_dir.mkdir(parents=True, exist_ok=True)
     teacher = config.teacher or run_dir / TEACHER
-    if config.teacher is None and not teacher.is_file():
-        teacher = zoo_path(config.environment.game, TEACHER)
-    if not teacher.is_file():
-        raise UserError(f"{teacher}: no such teacher", "give --teacher a file that `spikestill teach` wrote")
-    state = State(run_dir)
-    _refuse_to_replace(config.environment.game, run_dir, state)
-    for index, name in enumerate(STAGES):
+    if config.begin == "record":
+        if config.teacher is None and not teacher.is_file():
+            teacher = zoo_path(config.environment.game, TEACHER)
+        if not teacher.is_file():
+            raise UserError(
+                f"{teacher}: no such teacher",
+                "give --teacher a file that `spikestill teach` wrote, or begin with one: --from teach",
+            )
+    state, stages = State(run_dir), config.stages
+    _refuse_to_replace(config.environment.game, run_dir, stages, state)
+    for index, name in enumerate(stages):
         resolved = config.stage(name, run_dir, teacher)
         key = stage_key(name, resolved, state)
-        heading = f"[{index + 1}/{len(STAGES) + 1}] {name}"
+        heading = f"[{index + 1}/{len(stages) + 1}] {name}"
         if up_to_date(name, key, run_dir, state):
             _say(f"{heading}: up to date")
             continue
@@ -152,7 +158,7 @@ def run(config: RunConfig, run_dir: Path, *, resume: bool = False) -> StageResul
             raise
         if not done:
             return StageResult(state.path, {"stopped_in": name}, finished=False)
-    _say(f"[{len(STAGES) + 1}/{len(STAGES) + 1}] report")
+    _say(f"[{len(stages) + 1}/{len(stages) + 1}] report")
     from spikestill.report import write_report
 
     state.game = config.environment.game
@@ -164,14 +170,14 @@ def run(config: RunConfig, run_dir: Path, *, resume: bool = False) -> StageResul
     return StageResult(report, {"report": str(report.resolve()), **_headline(state), "seconds": seconds})
 
 
-def _refuse_to_replace(game: str, run_dir: Path, state: State) -> None:
+def _refuse_to_replace(game: str, run_dir: Path, stages: Sequence[str], state: State) -> None:
     """Raise UserError where the run would replace what it has not made, or made of another game."""
     if state.game not in (None, game):
         raise UserError(
             f"{run_dir}: holds a run of {state.game}, which one of {game} would replace",
             "give another --run_dir",
         )
-    for name in STAGES:
+    for name in stages:
         artefact = run_dir / VERBS[name].artefact
         if not artefact.exists():
             continue

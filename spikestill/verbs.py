@@ -263,7 +263,9 @@ VERBS: dict[str, Verb] = {
             name="run",
             summary="run a whole pipeline from one recipe, skipping what is up to date",
             example="spikestill run --config demo\n"
-            "    record, distill, map, verify, play and evaluate Pong, then write runs/demo/report.html",
+            "    record, distill, map, verify, play and evaluate Pong, then write runs/demo/report.html\n"
+            "spikestill run breakout --from import --agent agent.zip --run_dir runs/mine\n"
+            "    the same with an agent of Stable-Baselines3; --from teach trains a teacher first",
             config="spikestill.configs.pipeline:RunConfig",
             function="spikestill.pipeline:run",
             artefact=artefacts.REPORT,

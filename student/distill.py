@@ -7,10 +7,11 @@ import dataclasses
 import json
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -42,6 +43,7 @@ from spikestill.student.hints import Hints, hinted_layers
 from spikestill.student.layer_log import LayerActivity, activity
 from spikestill.student.losses import distillation_loss, legal_scores, student_outputs
 from spikestill.student.network import StudentNetwork
+from spikestill.student.schedule import LEAST_STEPS, about, measured_pace, scheduled
 from spikestill.student.sources import BufferSource, Drawn, Source
 from spikestill.student.stream import TeacherStream
 from spikestill.teacher.atari.environment import action_meanings
@@ -54,13 +56,15 @@ CHECKPOINT = RESUMED_FROM["distill"]
 SCHEMA = "spikestill.distill-checkpoint"
 # Frames on which the layers' activity is logged.
 ACTIVITY_FRAMES = 128
+# Steps of a stream after which is said how long it will take.
+STREAM_STEPS = 50
 # Batches from which the hints' principal components are taken.
 HINT_BATCHES = 40
 # Options that may differ between a run and its resumption. ``steps`` lengthens or shortens a training: the learning
 # rate then follows the new length from there on. A training that diverged goes on with other step sizes.
 # ``precision`` is compared as what it stands for, files by content.
 FREE_OPTIONS = (
-    *DistillConfig.WITHOUT_EFFECT, "buffer", "also", "teacher", "steps", "initial", "precision",
+    *DistillConfig.WITHOUT_EFFECT, "buffer", "also", "teacher", "steps", "minutes", "initial", "precision",
     "learning_rate", "learning_rate_final", "norm_learning_rate", "hint_learning_rate",
 )  # fmt: skip
 LOWER_RATE = "lower --learning_rate, then go on from the last checkpoint with --resume"
@@ -71,6 +75,14 @@ def learning_rate(config: DistillConfig, step: int) -> float:
     done = min(1.0, step / config.steps)
     low = config.learning_rate_final
     return low + (config.learning_rate - low) * 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+class Fitted(NamedTuple):
+    """A schedule that was fitted to the time there was: the minutes, the steps asked for, and those that fit."""
+
+    minutes: float
+    asked: int
+    steps: int
 
 
 class Distillation:
@@ -131,6 +143,7 @@ class Distillation:
         else:
             self.optimizer = torch.optim.SGD(groups, lr=config.learning_rate, momentum=0.9)
         self.step = 0
+        self.fitted: Fitted | None = None
         self.before: list[Tensor] = []
         # Every share has as many frames, for each counts as much in the statistics.
         most = min(cores(), config.batch_size // 2) if self.device.type == "cpu" else 1
@@ -301,12 +314,12 @@ class Distillation:
         self.skipped += not finite
         return not finite
 
-    def recalibrate(self) -> None:
+    def recalibrate(self, batches: int) -> None:
         """Replace the running statistics by their means over fresh batches, the weights as they are."""
         rng = np.random.default_rng([self.config.seed, 7])
         weights = self.network.working_weights()
         with torch.no_grad():
-            for index in range(self.config.recalibration_batches):
+            for index in range(batches):
                 x = self._stacks(self._draw(rng).stacks)
                 _, statistics, _ = self.network.propagate(x, weights, kept=())
                 self.network.absorb([statistics], momentum=1.0 / (index + 1))
@@ -365,6 +378,7 @@ class Distillation:
         counters = {
             "step": self.step, "rng": self.rng.bit_generator.state, "shares": self.shares,
             "precision": self.format.name, "loss_scale": dataclasses.astuple(self.scale), "skipped": self.skipped,
+            "fitted": self.fitted,
         }  # fmt: skip
         write_checkpoint(path, SCHEMA, tensors, counters, plain(self.config), provenance)
 
@@ -409,7 +423,15 @@ class Distillation:
         if self.format.scaled and "loss_scale" in counters:
             self.scale = LossScale(*counters["loss_scale"])
         self.skipped = counters.get("skipped", 0)
+        if counters.get("fitted") is not None:
+            self.keep(Fitted(*counters["fitted"]))
         self.rng.bit_generator.state = counters["rng"]
+
+    def keep(self, fitted: Fitted) -> None:
+        """Follow a schedule that was fitted to the time there was, where the options still ask for the same."""
+        if (self.config.minutes, self.config.steps) == (fitted.minutes, fitted.asked):
+            self.fitted = fitted
+            self.config = dataclasses.replace(self.config, steps=fitted.steps)
 
     def close(self) -> None:
         """End the gradient threads."""
@@ -492,6 +514,7 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
         UserError: an unreadable buffer or checkpoint, a loss that is not finite, a full disk, a training from before
             without ``resume``.
     """
+    began = time.monotonic()
     run_dir.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(cores())
     checkpoint = run_dir / CHECKPOINT
@@ -505,6 +528,13 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
             if training.parents.get("teacher", found) != found:
                 raise UserError(f"{checkpoint}: was trained on another teacher than {teacher}", BEGIN_ANEW)
             training.parents["teacher"] = found
+        if _measured(training):
+            with contextlib.closing(Distillation(config, source, hinting)) as trial:
+                pace = measured_pace(trial)
+            steps = scheduled(training, pace, time.monotonic() - began)
+            if config.minutes is not None and training.fitted is None:
+                training.keep(Fitted(config.minutes, config.steps, steps))
+        config = training.config
         provenance = training.provenance()
         sitting = Sitting(
             "distill",
@@ -521,7 +551,7 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
         finished = training.step >= config.steps
         if finished and config.recalibration_batches:
             print("distill: takes the statistics of the finished weights", file=sys.stderr, flush=True)
-            training.recalibrate()
+            training.recalibrate(config.recalibration_batches)
         integer_net.save(training.network.to_integer(), run_dir / STUDENT, provenance)
         summary = {
             "steps": training.step,
@@ -531,20 +561,32 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
             "samples_per_s": sitting.rate * config.batch_size,
             "agreement": training.validate()["agreement"],
             "actions": source.actions,
+            "fitted": training.fitted._asdict() if training.fitted is not None else None,
         }
         training.close()
     return StageResult(run_dir / STUDENT, summary, finished)
 
 
+def _measured(training: Distillation) -> bool:
+    """Return whether to measure how long the training takes before it begins; a stream must not be drawn from."""
+    left = training.config.steps - training.step
+    fits = training.config.minutes is not None and training.fitted is None
+    return not training.config.stream and left > 0 and (fits or left >= LEAST_STEPS)
+
+
 def _train(training: Distillation, sitting: Sitting) -> None:
     """Train until the steps are done or the user stops it."""
     found: list[tuple[float, float]] = []
+    first = training.step
     while training.step < training.config.steps and not sitting.stop:
         found.append(training.train_step())
         if training.step % training.config.log_steps == 0:
             loss, agreement = np.mean(found, axis=0)
             _log(training, sitting, loss, agreement)
             found.clear()
+        if training.config.stream and training.step == first + STREAM_STEPS:
+            left = training.config.steps - training.step
+            sitting.bar.say(f"{left:,} batches take about {about(left / sitting.rate)} here")
         sitting.advance(**({"loss": found[-1][0], "agreement": found[-1][1]} if found else {}))
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.confinement import confine, limit
+from spikestill.common.extras import install_command
 from spikestill.common.guard import LENGTH
 from spikestill.common.guarded import answer
 from spikestill.teacher.torchscript_code import Disallowed, allowed_archive
@@ -96,7 +97,7 @@ def _onnx(header: Mapping[str, Any], content: bytes) -> Network:
     try:
         import onnxruntime
     except ImportError as error:
-        raise Unfit("ONNX Runtime is not installed", "pip install onnx onnxruntime") from error
+        raise Unfit("ONNX Runtime is not installed", install_command("onnx")) from error
     onnxruntime.set_default_logger_severity(4)
     _confined(header)
     options = onnxruntime.SessionOptions()

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.atomic import write_bytes
-from spikestill.common.errors import UserError
 from spikestill.deploy.exports.replay import Replay, add_replay
 from spikestill.student.integer_net import IntegerLayer, IntegerNet
 
@@ -49,14 +48,11 @@ def write(
         replay: frames that the file carries in the group ``/frames``, which readers of NIR pass over; None: none.
 
     Raises:
-        UserError: the package ``nir`` is not there, or the disk is full.
+        UserError: the disk is full.
     """
     import h5py
+    import nir
 
-    try:
-        import nir
-    except ImportError as error:
-        raise UserError("the package nir is not installed", "pip install nir") from error
     content = io.BytesIO()
     nir.write(content, graph(net, form, dt, full_kernels))
     if replay is not None:

@@ -98,12 +98,12 @@ def test_printed_yaml_reads_back_equal(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"rtae": "1"}, r"unknown option --rtae\. Did you mean --rate\."),
-        ({"inner.dpeth": "1"}, r"unknown option --inner\.dpeth\. Did you mean --inner\.depth\."),
-        ({"depht": "1"}, r"unknown option --depht\. Did you mean --inner\.depth\."),
+        ({"rtae": "1"}, r"unknown option --rtae\. Did you mean --rate\?"),
+        ({"inner.dpeth": "1"}, r"unknown option --inner\.dpeth\. Did you mean --inner\.depth\?"),
+        ({"depht": "1"}, r"unknown option --depht\. Did you mean --inner\.depth\?"),
         (
             {"inner.kind": "fancier"},
-            r"--inner\.kind is 'fancier'; known: plain, fancy\. Did you mean 'fancy'\.",
+            r"--inner\.kind is 'fancier'; known: plain, fancy\. Did you mean 'fancy'\?",
         ),
         ({"inner.depth": "2.5"}, r"--inner\.depth is '2\.5', int 1\.\.9 wanted"),
         (
@@ -127,7 +127,7 @@ def test_a_fault_in_a_recipe_names_the_recipe(tmp_path: Path) -> None:
     recipe = tmp_path / "r.yaml"
     recipe.write_text("inner: {deph: 7}\n")
     with pytest.raises(
-        UserError, match=r"r\.yaml: unknown option --inner\.deph\. Did you mean --inner\.depth\."
+        UserError, match=r"r\.yaml: unknown option --inner\.deph\. Did you mean --inner\.depth\?"
     ):
         loading.load(Outer, recipe, {})
 
@@ -204,8 +204,8 @@ class Ruled(Options):
         ({"size": True}, r"Ruled\.size is True, its range is 1\.\.1e9"),
         ({"rate": float("nan")}, r"Ruled\.rate is nan, its range is >= 0"),
         ({"rate": "1"}, r"Ruled\.rate is '1', its range is >= 0"),
-        ({"name": "frist"}, r"Ruled\.name is 'frist'; known: first\. Did you mean 'first'\."),
-        ({"kind": "fancier"}, r"Ruled\.kind is 'fancier'; known: plain, fancy\. Did you mean 'fancy'\."),
+        ({"name": "frist"}, r"Ruled\.name is 'frist'; known: first\. Did you mean 'first'\?"),
+        ({"kind": "fancier"}, r"Ruled\.kind is 'fancier'; known: plain, fancy\. Did you mean 'fancy'\?"),
     ],
 )
 def test_an_option_is_checked_however_the_object_is_made(wrong: dict[str, object], message: str) -> None:

@@ -130,8 +130,8 @@ def test_every_shipped_recipe_is_valid(recipe: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["plya"], "unknown command plya. Did you mean play."),
-        (["play", "--agnet", "cores"], "unknown option --agnet. Did you mean --agent."),
+        (["plya"], "unknown command plya. Did you mean play?"),
+        (["play", "--agnet", "cores"], "unknown option --agnet. Did you mean --agent?"),
         (["play", "pogn"], "unknown environment 'pogn'"),
         (["play", "pong", "qbert"], "play takes one GAME, 'qbert' is one too many"),
         (

@@ -200,3 +200,28 @@ def recorder(path: Path, size: tuple[int, int], rate_hz: float) -> VideoWriter |
     if path.suffix.lower() == ".gif":
         return GifWriter(path, size, rate_hz)
     return VideoWriter(path, size, rate_hz)
+
+
+def write_smaller(video: Path, path: Path) -> None:
+    """Write ``video`` again with half its width, half its height and half its frames a second.
+
+    Raises:
+        UserError: there is no encoder, or the disk is full.
+        OSError: ``video`` cannot be read, or ``path`` not be written.
+    """
+    import av
+
+    try:
+        with av.open(str(video)) as container:
+            stream = container.streams.video[0]
+            rate_hz = float(stream.average_rate or FRAME_RATE_HZ) / 2
+            height, width = (each // 4 * 2 for each in (stream.height, stream.width))
+            last = -1
+            with VideoWriter(path, (height, width), rate_hz) as writer:
+                for frame in container.decode(stream):
+                    time = int(frame.time * rate_hz)
+                    if time > last:
+                        last = time
+                        writer.add(frame.reformat(width, height, "rgb24").to_ndarray(), time)
+    except av.error.FFmpegError as error:
+        raise OSError(error.errno, error.strerror, str(video)) from error

@@ -26,7 +26,7 @@ def print_summary(title: str, summary: Mapping[str, Any]) -> None:
     for _ in range(2):
         scalars.add_column(overflow="fold")
     tables: list[tuple[str, list[Mapping[str, Any]]]] = []
-    for name, value in _flat(summary):
+    for name, value in flat(summary):
         if isinstance(value, list) and value and all(isinstance(row, Mapping) for row in value):
             tables.append((name, value))
         else:
@@ -46,13 +46,14 @@ def print_summary(title: str, summary: Mapping[str, Any]) -> None:
     console.print(scalars)
 
 
-def _flat(summary: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+def flat(summary: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Return nested figures one by one, their names dotted."""
     found: list[tuple[str, Any]] = []
     for name, value in summary.items():
         if name in SKIPPED:
             continue
         if isinstance(value, Mapping):
-            found += _flat(value, f"{prefix}{name}.")
+            found += flat(value, f"{prefix}{name}.")
         else:
             found.append((prefix + name, value))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -17,25 +18,14 @@ from spikestill.common.limits import regular_file
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult
 from spikestill.configs.pipeline import InspectConfig
-from spikestill.run_folder import HEADER_BYTES, entries, game_of
+from spikestill.contents import Contents
+from spikestill.run_folder import HEADER_BYTES, document, entries, game_of
 
 if TYPE_CHECKING:
     from spikestill.dataset.format import Header, Steps
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 FRAMES = 12
-
-
-@dataclasses.dataclass(frozen=True)
-class Contents:
-    """What an artefact holds: figures for the table, pictures (title, data URI) for the page."""
-
-    kind: str
-    figures: dict[str, Any]
-    provenance: Provenance
-    pictures: Callable[[], list[tuple[str, str]]]
-    cores: Callable[[InspectConfig], dict[str, Any]] | None = None
-    """Of a core map: the data of its interactive page."""
 
 
 def run(config: InspectConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
@@ -47,6 +37,7 @@ def run(config: InspectConfig, run_dir: Path, *, resume: bool = False) -> StageR
     if config.path.is_dir():
         return _folder(config)
     contents = read(config.path, quick=config.quick)
+    assert contents.provenance is not None
     provenance = dataclasses.asdict(contents.provenance)
     made = {key: provenance[key] for key in ("created", "commit", "seed", "parents")}
     summary = {
@@ -70,8 +61,7 @@ def _folder(config: InspectConfig) -> StageResult:
     figures = {"game": game_of(config.path) or "unknown", "files": files}
     summary: dict[str, Any] = {"kind": "run folder", **figures}
     if config.html is not None:
-        blank = Provenance.of({}, 0)
-        write_page(config, Contents("run folder", figures, blank, lambda: []))
+        write_page(config, Contents("run folder", figures, None, lambda: []))
         summary["html"] = str(config.html)
     return StageResult(config.path, summary)
 
@@ -84,6 +74,8 @@ def read(path: Path, *, quick: bool = False) -> Contents:
     Raises:
         UserError: as :func:`run`.
     """
+    from spikestill.documents import SHOWN, read_document
+
     schema = schema_of(path)
     readers: dict[str, Callable[[Path], Contents]] = {
         "spikestill.teacher": _teacher,
@@ -96,6 +88,7 @@ def read(path: Path, *, quick: bool = False) -> Contents:
         "spikestill.control-checkpoint": _checkpoint,
         "spikestill.distill-checkpoint": _checkpoint,
     }
+    readers |= {f"spikestill.{stage}": functools.partial(read_document, stage=stage) for stage in SHOWN}
     if schema not in readers:
         raise UserError(
             f"{path}: schema {schema or 'none'!r}; known: {', '.join(readers)}",
@@ -105,10 +98,10 @@ def read(path: Path, *, quick: bool = False) -> Contents:
 
 
 def schema_of(path: Path) -> str:
-    """Return the schema that a safetensors or HDF5 file names, '' where it names none.
+    """Return the schema that a safetensors, HDF5 or JSON file names, '' where it names none.
 
     Raises:
-        UserError: the file is missing, or neither.
+        UserError: the file is missing, or none of them.
     """
     regular_file(path, "file", "give the path of an artefact")
     with open(path, "rb") as file:
@@ -117,6 +110,8 @@ def schema_of(path: Path) -> str:
             from spikestill.dataset.format import hdf5_schema
 
             return hdf5_schema(path)
+        if head[:1] == b"{":
+            return str(document(path).get("schema", ""))
         size = int.from_bytes(head, "little")
         try:
             if len(head) < 8 or not 2 <= size <= HEADER_BYTES:
@@ -378,7 +373,11 @@ def write_page(config: InspectConfig, contents: Contents) -> None:
         tables=tables,
         pictures=contents.pictures(),
         cores=contents.cores(config) if contents.cores is not None else None,
-        provenance=json.dumps(dataclasses.asdict(contents.provenance), indent=2),
+        words=contents.words,
+        charts=contents.charts,
+        provenance=json.dumps(dataclasses.asdict(contents.provenance), indent=2)
+        if contents.provenance
+        else "",
     )
     assert config.html is not None
     write_text(config.html, page)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from spikestill.charts import histogram, interval_chart, line_chart, png_uri
 from spikestill.common.agents import agent
-from spikestill.common.artefacts import BUFFER, CORE_MAP, GAME, REPORT, STUDENT, TEACHER
+from spikestill.common.artefacts import BUFFER, CORE_MAP, GAME, REPORT, SMALL_GAME, STUDENT, TEACHER
 from spikestill.common.atomic import write_text
 from spikestill.common.errors import UserError
 from spikestill.common.provenance import file_sha256, git_commit, machine, versions
@@ -178,9 +178,7 @@ def _milliseconds(value: float | None) -> str:
 
 def _scores(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     """Return the score chart, its table and its note."""
-    measured = {agent(evaluation["agent"]).told_as: evaluation}
-    measured |= {name: evaluation[name] for name in ("teacher", "random") if name in evaluation}
-    rows = [(name, float(each["mean"]), tuple(each["ci95"])) for name, each in measured.items()]
+    measured, rows = _measured(evaluation)
     table = [
         {
             "name": name,
@@ -197,8 +195,26 @@ def _scores(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     )
     if evaluation["episodes"] < 30:
         note += f" So few games ({evaluation['episodes']}) give a rough figure; 100 are the rule."
-    chart = interval_chart([(name, mean, (low, high)) for name, mean, (low, high) in rows], "score of a game")
-    return {"scores": table, "score_chart": chart, "score_note": note}
+    return {"scores": table, "score_chart": score_chart(evaluation), "score_note": note}
+
+
+Interval = tuple[float, float]
+
+
+def _measured(evaluation: Mapping[str, Any]) -> tuple[Stages, list[tuple[str, float, Interval]]]:
+    """Return who was scored, with what was measured, and a row (name, mean, interval) for each."""
+    measured = {agent(evaluation["agent"]).told_as: evaluation}
+    measured |= {name: evaluation[name] for name in ("teacher", "random") if name in evaluation}
+    rows = []
+    for name, each in measured.items():
+        low, high = each["ci95"]
+        rows.append((name, float(each["mean"]), (float(low), float(high))))
+    return measured, rows
+
+
+def score_chart(evaluation: Mapping[str, Any]) -> str:
+    """Return the means of those that ``evaluate`` scored, with their intervals."""
+    return interval_chart(_measured(evaluation)[1], "score of a game")
 
 
 def learning_curve(path: Path, *, held_out: bool = True) -> list[str]:
@@ -301,16 +317,30 @@ def _verify_note(verify: Mapping[str, Any]) -> str:
 
 
 def _video(path: Path) -> dict[str, Any]:
-    """Return the recorded game as a data URI where it is small, else as a link."""
+    """Return the recorded game: in the page where it is small, else a smaller one of it, and a link."""
+    nothing = {"video_uri": "", "video_file": "", "video_link": None}
     if not path.is_file():
-        return {"video_uri": "", "video_link": None}
-    size = path.stat().st_size
-    if size > MAX_VIDEO_BYTES:
-        return {"video_uri": "", "video_link": {"href": path.name, "size": f"{size / 1e6:.0f} MB"}}
-    return {
-        "video_uri": "data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode(),
-        "video_link": None,
-    }
+        return nothing
+    if path.stat().st_size <= MAX_VIDEO_BYTES:
+        return nothing | {"video_uri": _video_uri(path)}
+    link = {"href": path.name, "size": f"{path.stat().st_size / 1e6:.0f} MB"}
+    small = path.with_name(SMALL_GAME)
+    try:
+        if not small.is_file() or small.stat().st_mtime_ns < path.stat().st_mtime_ns:
+            from spikestill.runtime.recording import write_smaller
+
+            write_smaller(path, small)
+    except ImportError as error:  # without PyAV the whole one is shown, from beside the page
+        if error.name != "av":
+            raise
+        return nothing | {"video_file": path.name, "video_link": link}
+    if small.stat().st_size <= MAX_VIDEO_BYTES:
+        return nothing | {"video_uri": _video_uri(small), "video_link": link}
+    return nothing | {"video_file": small.name, "video_link": link}
+
+
+def _video_uri(path: Path) -> str:
+    return "data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode()
 
 
 def _provenance(run_dir: Path) -> str:

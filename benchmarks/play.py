@@ -52,7 +52,7 @@ def measure(agent: str, options: argparse.Namespace) -> dict[str, Any]:
         **{key: summary[key] for key in KEYS},
         "load_before": round(load, 2),
         "load_after": round(os.getloadavg()[0], 2),
-        "explained": sum(witness.explains(at, 2 * period_s) for at in summary["missed_at"]),
+        "explained": sum(witness.explains(at, 2 * period_s, period_s) for at in summary["missed_at"]),
         "witness": [{**core, "stalls": len(core["stalls"])} for core in witness.found],
         "stalls_over_a_period": [stall for stall in stalls if stall[1] > 1e3 * period_s][:2_000],
     }

@@ -72,10 +72,10 @@ class Witness:
     ) -> None:
         self.found = [json.loads(process.communicate()[0]) for process in self._processes]
 
-    def explains(self, missed_at: float, within_s: float) -> bool:
-        """Return whether a core stood still at some time within ``within_s`` before a miss (Unix time, s)."""
+    def explains(self, missed_at: float, within_s: float, period_s: float) -> bool:
+        """Return whether a core stood still for a period at some time within ``within_s`` before a miss (Unix, s)."""
         return any(
-            ended - length_ms / 1e3 <= missed_at and ended >= missed_at - within_s
+            length_ms >= 1e3 * period_s and ended - length_ms / 1e3 <= missed_at <= ended + within_s
             for core in self.found
             for ended, length_ms in core["stalls"]
         )

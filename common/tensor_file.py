@@ -37,7 +37,7 @@ def open_tensor_file(
     """
     from safetensors import SafetensorError, safe_open
 
-    regular_file(path, noun, remedy)
+    regular_file(path, "file", remedy)
     try:
         with safe_open(path, framework=framework) as file:
             metadata = file.metadata() or {}

@@ -22,7 +22,7 @@ SHORTER = (
     (r"--steps 1200000", "--steps 640 --num_envs 16 --replay_start 320 --replay_capacity 4000"),
     (r"--steps \d{4,}", "--steps 2 --log_steps 2 --batch_size 16"),
     (r"verify --frames \d+", "verify --frames 4"),
-    (r"record (\w* ?)--frames \d+", r"record \1--frames 512"),
+    (r"record (\w* ?)--frames \d+", r"record \1--frames 512 --num_envs 4"),
     (r"--seconds \d+", "--seconds 1"),
     (r"--episodes \d+", "--episodes 1 --compare false --agent random"),
     (r"buffer_size=20_000, learning_starts=1_000", "buffer_size=64, learning_starts=1_000"),
@@ -44,7 +44,7 @@ def follow(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *, shorter:
         for line in text.strip().splitlines():
             words = shlex.split(line, comments=True)
             assert words[0] == "spikestill", line
-            extra = ["--stock_frames", "0", "--lava_frames", "0"] if words[1] == "verify" and shorter else []
+            extra = ["--stock_frames", "0", "--lava_frames", "0", "--naive_frames", "1"] if words[1] == "verify" and shorter else []
             assert cli.main([*words[1:], *extra]) == 0, line
 
 

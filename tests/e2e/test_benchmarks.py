@@ -43,6 +43,7 @@ def test_every_benchmark_explains_itself(
     assert f"benchmarks.{name}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_those_of_recording_and_distilling_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurement, "RESULTS", tmp_path / "results")
     teacher = tmp_path / "teacher.safetensors"

@@ -44,7 +44,11 @@ def follow(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *, shorter:
         for line in text.strip().splitlines():
             words = shlex.split(line, comments=True)
             assert words[0] == "spikestill", line
-            extra = ["--stock_frames", "0", "--lava_frames", "0", "--naive_frames", "1"] if words[1] == "verify" and shorter else []
+            extra = (
+                ["--stock_frames", "0", "--lava_frames", "0", "--naive_frames", "1"]
+                if words[1] == "verify" and shorter
+                else []
+            )
             assert cli.main([*words[1:], *extra]) == 0, line
 
 

@@ -20,7 +20,7 @@ from spikestill.teacher.checkpoint import save_teacher
 NAMES = sorted(
     path.stem
     for path in Path(measurement.__file__).parent.glob("*.py")
-    if path.stem not in ("__init__", "measurement")
+    if path.stem not in ("__init__", "measurement", "witness")
 )
 
 

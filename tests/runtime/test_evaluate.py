@@ -65,7 +65,7 @@ def test_a_percentage_of_nothing_is_none() -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path, breakout: Files) -> None:
-    with pytest.raises(UserError, match=r"nothing\.safetensors: no such student"):
+    with pytest.raises(UserError, match=r"nothing\.safetensors: no such file"):
         run(EvaluateConfig(student=tmp_path / "nothing.safetensors", compare=False), tmp_path)
 
 

@@ -75,11 +75,13 @@ def read_checkpoint(
     Raises:
         UserError: the file cannot be read, or was written with other options or in another format.
     """
-    from spikestill.common.tensors import read_tensors
+    from spikestill.common.tensors import read_tensors, restoring
 
     tensors, metadata = read_tensors(path, schema, BEGIN_ANEW)
-    check_same_options(filled(json.loads(metadata["config"]), defaults), options, path, free)
-    counters = json.loads(metadata["counters"])
+    with restoring(path, BEGIN_ANEW):
+        check_same_options(filled(json.loads(metadata["config"]), defaults), options, path, free)
+        counters = dict(json.loads(metadata["counters"]))
+        parents = dict(Provenance.from_json(metadata["provenance"]).parents)
     # Checkpoints from before 2026-11-22 do not say their format.
     saved = counters.get("precision")
     if saved is not None and saved != number_format:
@@ -87,7 +89,7 @@ def read_checkpoint(
             f"{path}: was trained in {saved}; --precision {options['precision']} is {number_format} on this machine",
             f"give --precision {saved}, or {BEGIN_ANEW}",
         )
-    return Checkpoint(tensors, counters, dict(Provenance.from_json(metadata["provenance"]).parents))
+    return Checkpoint(tensors, counters, parents)
 
 
 def filled(saved: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

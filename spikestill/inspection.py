@@ -253,18 +253,20 @@ def _student(path: Path) -> Contents:
 
 def _checkpoint(path: Path) -> Contents:
     """What ``--resume`` and ``--initial`` go on from: its step, and the options that it was begun with."""
-    from spikestill.common.tensors import read_tensors
+    from spikestill.common.tensors import read_tensors, restoring
 
-    tensors, metadata = read_tensors(path, schema_of(path), "give another checkpoint")
-    counters, options = json.loads(metadata["counters"]), json.loads(metadata["config"])
+    remedy = "give another checkpoint"
+    tensors, metadata = read_tensors(path, schema_of(path), remedy)
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    found = {
-        "step": counters["step"],
-        "steps_in_all": options["steps"],
-        "tensor_bytes": size,
-        "options": options,
-    }
-    return Contents("checkpoint", found, Provenance.from_json(metadata["provenance"]), lambda: [])
+    with restoring(path, remedy):
+        counters, options = json.loads(metadata["counters"]), json.loads(metadata["config"])
+        found = {
+            "step": counters["step"],
+            "steps_in_all": options["steps"],
+            "tensor_bytes": size,
+            "options": options,
+        }
+        return Contents("checkpoint", found, Provenance.from_json(metadata["provenance"]), lambda: [])
 
 
 def _core_map(path: Path) -> Contents:

@@ -46,9 +46,14 @@ class State:
                     f"{self.path}: schema {saved['schema']} {saved['version']}, {SCHEMA} {VERSION} wanted",
                     "give another --run_dir",
                 )
-            self.stages, self._hashes = saved["stages"], saved["hashes"]
+            self.stages = {name: dict(stage) for name, stage in dict(saved["stages"]).items()}
+            self._hashes = {name: list(known) for name, known in dict(saved["hashes"]).items()}
             self.game = saved.get("game")
-        except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            if not isinstance(self.game, str | None) or any(
+                len(known) != 3 for known in self._hashes.values()
+            ):
+                raise ValueError("a game or a hash is not as it is written")
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise UserError(
                 f"{self.path}: not a pipeline's state ({error})", "give another --run_dir"
             ) from error

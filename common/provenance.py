@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.errors import UserError
+
 _warned: set[Path] = set()
 PACKAGES = ("spikestill", "torch", "numpy", "ale-py", "h5py", "numba", "safetensors", "lava-nc")
 
@@ -46,6 +48,23 @@ def check_content(texts: Sequence[str], arrays: Mapping[str, npt.NDArray[Any]], 
     found = content_sha256(texts, arrays)
     if found != written:
         raise ValueError(f"its content hashes to {found[:12]}, {written[:12]} was written")
+
+
+def check_schema(path: Path, header: Mapping[str, Any], schema: str, newest: int, remedy: str) -> int:
+    """Return the format version of the file at ``path``, by its ``header``: ``schema``, and 1 to ``newest``.
+
+    Raises:
+        UserError: the file is of another schema, or newer.
+        KeyError, ValueError, TypeError: the header names no version.
+    """
+    if header.get("schema") != schema:
+        raise UserError(f"{path}: schema {header.get('schema')!r}, {schema!r} wanted", remedy)
+    version = int(header["version"])
+    if not 1 <= version <= newest:
+        raise UserError(
+            f"{path}: format version {version}, this program reads up to {newest}", "update spikestill"
+        )
+    return version
 
 
 def warn_unchecked(path: Path) -> None:

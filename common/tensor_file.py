@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from spikestill.common.errors import MALFORMED, UserError
 from spikestill.common.limits import regular_file
+from spikestill.common.provenance import check_schema
 
 
 @contextlib.contextmanager
@@ -41,13 +42,7 @@ def open_tensor_file(
     try:
         with safe_open(path, framework=framework) as file:
             metadata = file.metadata() or {}
-            if metadata.get("schema") != schema:
-                raise UserError(f"{path}: schema {metadata.get('schema')!r}, {schema!r} wanted", remedy)
-            if not 1 <= int(metadata.get("version", 0)) <= newest:
-                raise UserError(
-                    f"{path}: format version {metadata['version']}, this program reads up to {newest}",
-                    "update spikestill",
-                )
+            check_schema(path, metadata, schema, newest, remedy)
             yield file, metadata
     except UserError:
         raise

@@ -29,7 +29,7 @@ from spikestill.common.errors import MALFORMED, UserError
 from spikestill.common.hdf5 import DEFLATE, Hdf5File
 from spikestill.common.limits import BUFFER_FACTOR, CHUNK_BYTES, HDF5_EXTRA, regular_file
 from spikestill.common.progress import Progress
-from spikestill.common.provenance import Provenance
+from spikestill.common.provenance import Provenance, check_schema
 from spikestill.dataset.journal import JournaledFile, in_use, recover, replacing
 
 if TYPE_CHECKING:
@@ -459,14 +459,7 @@ class BufferFile:
 def _read_header(file: Hdf5File, path: Path) -> tuple[Header, int]:
     """Return the header and T, checked against what a file of its size can hold."""
     attributes = file.attributes
-    schema = attributes.get("schema")
-    if schema != SCHEMA:
-        raise UserError(f"{path}: schema {schema!r}, {SCHEMA!r} wanted", REMEDY)
-    version = int(attributes["version"])
-    if not 1 <= version <= VERSION:
-        raise UserError(
-            f"{path}: format version {version}, this program reads up to {VERSION}", "update spikestill"
-        )
+    version = check_schema(path, attributes, SCHEMA, VERSION, REMEDY)
     game, names = str(attributes["game"]), json.loads(attributes["action_names"])
     fields, box, scores = _read_spaces(attributes, version, game, names)
     reward = file.dataset("reward")

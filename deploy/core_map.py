@@ -31,7 +31,7 @@ from spikestill.common.errors import MALFORMED, UserError
 from spikestill.common.hdf5 import Hdf5File
 from spikestill.common.legal import LegalActions, check_legal, legal_of_plain, legal_to_plain
 from spikestill.common.limits import CORES, HDF5_EXTRA, HDF5_FACTOR
-from spikestill.common.provenance import Provenance, check_content, content_sha256, file_sha256
+from spikestill.common.provenance import Provenance, check_content, check_schema, content_sha256, file_sha256
 from spikestill.configs.hardware import HardwareSpec
 from spikestill.student.integer_net import IntegerLayer, check_input_shape, pack_ternary, unpack_ternary
 
@@ -325,13 +325,7 @@ def check_not_stale(path: Path, provenance: Provenance, student: Path | None) ->
 
 def _read(file: Hdf5File, path: Path) -> CoreMap:
     attributes = file.attributes
-    if attributes.get("schema") != SCHEMA:
-        raise UserError(f"{path}: schema {attributes.get('schema')!r}, {SCHEMA!r} wanted", REMEDY)
-    if not 1 <= int(attributes["version"]) <= VERSION:
-        raise UserError(
-            f"{path}: format version {attributes['version']}, this program reads up to {VERSION}",
-            "update spikestill",
-        )
+    check_schema(path, attributes, SCHEMA, VERSION, REMEDY)
     description = json.loads(attributes["description"])
     spec = _read_spec(description["spec"])
     sizes = {axis: int(size) for axis, size in description["sizes"].items()}

@@ -35,7 +35,7 @@ from spikestill.common.errors import MALFORMED, UserError
 from spikestill.common.hdf5 import Hdf5File
 from spikestill.common.limits import HDF5_EXTRA, HDF5_FACTOR
 from spikestill.common.policy import Trace
-from spikestill.common.provenance import Provenance, check_content, content_sha256
+from spikestill.common.provenance import Provenance, check_content, check_schema, content_sha256
 from spikestill.common.spikes import DISAGREE, SpikeTrace
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.runtime.session import Session, Tick
@@ -240,13 +240,7 @@ def load(path: Path) -> PlayTrace:
 
 def _read(file: Hdf5File, path: Path) -> PlayTrace:
     attributes = file.attributes
-    if attributes.get("schema") != SCHEMA:
-        raise UserError(f"{path}: schema {attributes.get('schema')!r}, {SCHEMA!r} wanted", REMEDY)
-    if int(attributes["version"]) > VERSION:
-        raise UserError(
-            f"{path}: format version {attributes['version']}, this program reads up to {VERSION}",
-            "update spikestill",
-        )
+    check_schema(path, attributes, SCHEMA, VERSION, REMEDY)
     texts = attributes["description"], attributes["provenance"]
     description = json.loads(texts[0])
     names = [f"{index}_{name}" for index in range(len(description["agents"])) for name in ARRAYS]

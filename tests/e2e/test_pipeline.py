@@ -29,14 +29,8 @@ from spikestill.pipeline import State, stage_key, up_to_date
 from spikestill.teacher.atari.q_network import initial_weights
 from spikestill.teacher.checkpoint import save_teacher
 from spikestill.verbs import VERBS, Verb
+from tests.recipes import SHORT_RUN
 
-RECIPE = """
-record: {frames: 320, num_envs: 4, flush_every: 128}
-distill: {steps: 4, batch_size: 8, log_steps: 2}
-verify: {frames: 4, naive_frames: 1, lava_frames: 0, stock_frames: 0}
-play: {seconds: 1, view: none}
-evaluate: {episodes: 1, num_envs: 1, compare: false}
-"""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -46,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pipeline")
     weights = initial_weights(6, torch.Generator().manual_seed(0))
     save_teacher(folder / "teacher.safetensors", weights, "pong", 6, Provenance.of({}, seed=0))
-    (folder / "recipe.yaml").write_text(RECIPE)
+    (folder / "recipe.yaml").write_text(SHORT_RUN)
     process = subprocess.Popen(
         [sys.executable, "-m", "spikestill", *words(folder)], stderr=subprocess.DEVNULL
     )

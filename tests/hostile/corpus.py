@@ -14,13 +14,7 @@ from typing import Any
 
 import numpy as np
 
-RUN = """
-record: {frames: 320, num_envs: 4, flush_every: 128}
-distill: {steps: 4, batch_size: 8, log_steps: 2}
-verify: {frames: 4, naive_frames: 1, lava_frames: 0, stock_frames: 0}
-play: {seconds: 1, view: none}
-evaluate: {episodes: 1, num_envs: 1, compare: false}
-"""
+from tests.recipes import SHORT_RUN
 
 
 def spikestill(*words: str | Path) -> None:
@@ -215,7 +209,7 @@ def pipeline(folder: Path) -> None:
     for path in folder.iterdir():
         if path.name != "teacher.safetensors":
             path.unlink()
-    (folder / "pipeline.yaml").write_text(RUN)
+    (folder / "pipeline.yaml").write_text(SHORT_RUN)
     spikestill("run", "pong", "--config", folder / "pipeline.yaml", "--run_dir", folder)
     spikestill("estimate", "--run_dir", folder)
 

@@ -200,95 +200,152 @@ def update(
             f"batch of {size}: in fixed point a mean over the batch is a shift, so it must be a power of two",
             f"give --batch_size {below} or {2 * below}",
         )
-    formats, config = state.formats, state.config
-    lost = dict.fromkeys(PLACES, 0)
-    word = formats.word(formats.activation)
-    try:
-        obs_BS, action_BA, next_BS = (
-            word.quantise(x) for x in (batch.obs_BS, batch.action_BA, batch.next_obs_BS)
-        )
-        reward_B = word.quantise(batch.reward_B)
-    except ValueError as error:
-        raise UserError(f"a transition holds {error}", "look at the environment's observations") from error
-    lost["input"] = sum(
-        int(np.count_nonzero((x == word.high) | (x == word.low))) for x in (obs_BS, next_BS, reward_B)
+    run = _Update(state, arithmetic)
+    words = run.enter(batch)
+    critic, q_B1, error_B1 = run.critic(words)
+    actor = run.actor(words, critic)
+    # The actor's passes before widened what the critic's state was made with.
+    critic = dataclasses.replace(critic, range_L2=run.seen[CRITIC])
+    total = {place: state.saturated[place] + count for place, count in run.lost.items()}
+    after = dataclasses.replace(
+        state, actor=actor, critic=critic, powers=run.powers, updates=state.updates + 1, saturated=total
     )
-    sites = {ACTOR: state.sites(ACTOR), CRITIC: state.sites(CRITIC)}
-    seen = {ACTOR: state.actor.range_L2.copy(), CRITIC: state.critic.range_L2.copy()}
+    report = {
+        "q": float(run.word.real(q_B1).mean()),
+        "critic_loss": float((state.formats.word(state.formats.error).real(error_B1) ** 2).mean()),
+        "saturated": {place: count for place, count in run.lost.items() if count},
+        "quantised": state.quantised,
+    }
+    return after, report
 
-    def forward(network: str, flat_N: Int32, x_BQ: Int32) -> Trace:
-        trace = fixed_network.forward(flat_N, state.sizes(network), x_BQ, sites[network], formats, arithmetic)
+
+class _Words(NamedTuple):
+    """A batch in integers: observations and actions in the activations' format."""
+
+    obs_BS: Int32
+    action_BA: Int32
+    reward_B: Int32
+    not_done_B: npt.NDArray[np.bool_]
+    next_obs_BS: Int32
+
+
+class _Update:
+    """One update under way.
+
+    Attributes:
+        word: the activations' format.
+        powers: of the betas, after this update.
+        seen: least and largest activation at each layer's input, by network, int64 (L, 2).
+        lost: values saturated by this update, by place.
+    """
+
+    def __init__(self, state: FixedState, arithmetic: Arithmetic) -> None:
+        self._state, self._arithmetic = state, arithmetic
+        config = state.config
+        self.word = state.formats.word(state.formats.activation)
+        self.powers = next_powers(state.powers, rule(config, ACTOR))
+        self.seen = {ACTOR: state.actor.range_L2.copy(), CRITIC: state.critic.range_L2.copy()}
+        self.lost = dict.fromkeys(PLACES, 0)
+        self._sites = {ACTOR: state.sites(ACTOR), CRITIC: state.sites(CRITIC)}
+        self._alpha = step_size(round(config.learning_rate * (1 << ALPHA_FRACTION)), self.powers)
+        self._tau = round(config.tau * (1 << DECAY_FRACTION))
+
+    def enter(self, batch: Batch) -> _Words:
+        """Return ``batch`` in integers.
+
+        Raises:
+            UserError: a value is NaN.
+        """
+        word = self.word
+        try:
+            obs_BS, action_BA, next_BS = (
+                word.quantise(x) for x in (batch.obs_BS, batch.action_BA, batch.next_obs_BS)
+            )
+            reward_B = word.quantise(batch.reward_B)
+        except ValueError as error:
+            raise UserError(
+                f"a transition holds {error}", "look at the environment's observations"
+            ) from error
+        self.lost["input"] = sum(
+            int(np.count_nonzero((x == word.high) | (x == word.low))) for x in (obs_BS, next_BS, reward_B)
+        )
+        return _Words(obs_BS, action_BA, reward_B, np.asarray(batch.not_done_B) != 0, next_BS)
+
+    def critic(self, words: _Words) -> tuple[NetworkState, Int32, Int32]:
+        """Return (the critic one step on; its values before, (B, 1); their errors, (B, 1))."""
+        state, arithmetic, formats = self._state, self._arithmetic, self._state.formats
+        discount = round(state.config.discount * (1 << DISCOUNT_FRACTION))
+        next_trace = self._forward(ACTOR, state.actor.target_N, words.next_obs_BS)
+        next_BA = arithmetic.tanh(next_trace.output_BP, self.word)
+        next_input = np.concatenate([words.next_obs_BS, next_BA], 1)
+        next_q_B1 = self._forward(CRITIC, state.critic.target_N, next_input).output_BP
+        trace = self._forward(
+            CRITIC, state.critic.weight_N, np.concatenate([words.obs_BS, words.action_BA], 1)
+        )
+        error_B1, beyond, over = arithmetic.td_errors(
+            words.reward_B, words.not_done_B, next_q_B1, trace.output_BP, discount,
+            formats.error - formats.activation, formats.bits,
+        )  # fmt: skip
+        self.lost["value"] += beyond
+        self.lost["error"] += over
+        errors, _ = self._backward(CRITIC, state.critic.weight_N, trace, error_B1, to_input=False)
+        return self._learn(CRITIC, trace, errors), trace.output_BP, error_B1
+
+    def actor(self, words: _Words, critic: NetworkState) -> NetworkState:
+        """Return the actor one step up the value that ``critic`` gives to its actions."""
+        state, arithmetic, formats = self._state, self._arithmetic, self._state.formats
+        trace = self._forward(ACTOR, state.actor.weight_N, words.obs_BS)
+        chosen_BA = arithmetic.tanh(trace.output_BP, self.word)
+        value = self._forward(CRITIC, critic.weight_N, np.concatenate([words.obs_BS, chosen_BA], 1))
+        ascent_B1 = np.full((len(words.reward_B), 1), -(1 << formats.error), np.int32)
+        _, to_input = self._backward(CRITIC, critic.weight_N, value, ascent_B1, to_input=True)
+        assert to_input is not None
+        error_BA, over = arithmetic.through_tanh(to_input, chosen_BA, formats.activation, formats.bits)
+        self.lost["error"] += over
+        errors, _ = self._backward(ACTOR, state.actor.weight_N, trace, error_BA, to_input=False)
+        return self._learn(ACTOR, trace, errors)
+
+    def _forward(self, network: str, flat_N: Int32, x_BQ: Int32) -> Trace:
+        """Pass ``x_BQ`` through a network, note the range of what it meets, and count what saturates."""
+        state = self._state
+        trace = fixed_network.forward(
+            flat_N, state.sizes(network), x_BQ, self._sites[network], state.formats, self._arithmetic
+        )
         if not state.quantised:
-            found_L2 = np.array(trace.extremes)
-            seen[network][:, 0] = np.minimum(seen[network][:, 0], found_L2[:, 0])
-            seen[network][:, 1] = np.maximum(seen[network][:, 1], found_L2[:, 1])
-        lost["activation"] += trace.saturated
-        lost["quantised"] += trace.overshot
+            found_L2, seen_L2 = np.array(trace.extremes), self.seen[network]
+            seen_L2[:, 0] = np.minimum(seen_L2[:, 0], found_L2[:, 0])
+            seen_L2[:, 1] = np.maximum(seen_L2[:, 1], found_L2[:, 1])
+        self.lost["activation"] += trace.saturated
+        self.lost["quantised"] += trace.overshot
         return trace
 
-    def learn(network: str, old: NetworkState, trace: Trace, errors: list[Int32]) -> NetworkState:
+    def _backward(
+        self, network: str, flat_N: Int32, trace: Trace, error_BP: Int32, *, to_input: bool
+    ) -> tuple[list[Int32], Int32 | None]:
+        """Return (each layer's errors; the input's, None where they are not asked for)."""
+        state = self._state
+        errors, input_BQ, over = fixed_network.backward(
+            flat_N, state.sizes(network), trace, error_BP, state.formats, self._arithmetic, to_input=to_input
+        )
+        self.lost["error"] += over
+        return errors, input_BQ
+
+    def _learn(self, network: str, trace: Trace, errors: list[Int32]) -> NetworkState:
+        """Return a network after one step of Adam, and its target after it."""
+        state, arithmetic, formats = self._state, self._arithmetic, self._state.formats
+        old: NetworkState = getattr(state, network)
         fraction = formats.actor_gradient if network == ACTOR else formats.critic_gradient
         gradient_N, clipped = fixed_network.gradient(
             state.sizes(network), trace, errors, fraction, formats, arithmetic
         )
-        lost["gradient"] += clipped
+        self.lost["gradient"] += clipped
         key = _key(state.seed, 4 * state.updates + (2 if network == ACTOR else 3))
         weight_N, m_N, v_N, clipped = arithmetic.adam(
-            old.weight_N, old.m_N, old.v_N, gradient_N, alpha, rule(config, network), key
+            old.weight_N, old.m_N, old.v_N, gradient_N, self._alpha, rule(state.config, network), key
         )
-        lost["weight"] += clipped
-        target_N = arithmetic.approach(old.target_N, weight_N, tau)
-        return NetworkState(weight_N, target_N, m_N, v_N, seen[network])
-
-    powers = next_powers(state.powers, rule(config, ACTOR))
-    alpha = step_size(round(config.learning_rate * (1 << ALPHA_FRACTION)), powers)
-    tau = round(config.tau * (1 << DECAY_FRACTION))
-
-    discount = round(config.discount * (1 << DISCOUNT_FRACTION))
-
-    next_BA = arithmetic.tanh(forward(ACTOR, state.actor.target_N, next_BS).output_BP, word)
-    next_q_B1 = forward(CRITIC, state.critic.target_N, np.concatenate([next_BS, next_BA], 1)).output_BP
-    trace = forward(CRITIC, state.critic.weight_N, np.concatenate([obs_BS, action_BA], 1))
-    error_B1, beyond, over = arithmetic.td_errors(
-        reward_B, np.asarray(batch.not_done_B) != 0, next_q_B1, trace.output_BP, discount,
-        formats.error - formats.activation, formats.bits,
-    )  # fmt: skip
-    lost["value"] += beyond
-    errors, _, more = fixed_network.backward(
-        state.critic.weight_N, state.sizes(CRITIC), trace, error_B1, formats, arithmetic, to_input=False
-    )
-    lost["error"] += over + more
-    critic = learn(CRITIC, state.critic, trace, errors)
-
-    actor_trace = forward(ACTOR, state.actor.weight_N, obs_BS)
-    chosen_BA = arithmetic.tanh(actor_trace.output_BP, word)
-    value = forward(CRITIC, critic.weight_N, np.concatenate([obs_BS, chosen_BA], 1))
-    ascent_B1 = np.full((size, 1), -(1 << formats.error), np.int32)
-    _, to_input, more = fixed_network.backward(
-        critic.weight_N, state.sizes(CRITIC), value, ascent_B1, formats, arithmetic, to_input=True
-    )
-    lost["error"] += more
-    assert to_input is not None
-    error_BA, over = arithmetic.through_tanh(to_input, chosen_BA, formats.activation, formats.bits)
-    errors, _, more = fixed_network.backward(
-        state.actor.weight_N, state.sizes(ACTOR), actor_trace, error_BA, formats, arithmetic, to_input=False
-    )
-    lost["error"] += over + more
-    actor = learn(ACTOR, state.actor, actor_trace, errors)
-    # The actor's passes before widened what the critic's state was made with.
-    critic = dataclasses.replace(critic, range_L2=seen[CRITIC])
-
-    total = {place: state.saturated[place] + count for place, count in lost.items()}
-    after = dataclasses.replace(
-        state, actor=actor, critic=critic, powers=powers, updates=state.updates + 1, saturated=total
-    )
-    report = {
-        "q": float(word.real(trace.output_BP).mean()),
-        "critic_loss": float((formats.word(formats.error).real(error_B1) ** 2).mean()),
-        "saturated": {place: count for place, count in lost.items() if count},
-        "quantised": state.quantised,
-    }
-    return after, report
+        self.lost["weight"] += clipped
+        target_N = arithmetic.approach(old.target_N, weight_N, self._tau)
+        return NetworkState(weight_N, target_N, m_N, v_N, self.seen[network])
 
 
 def _key(seed: int, stream: int) -> int:

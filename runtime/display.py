@@ -28,10 +28,12 @@ class DisplayOptions:
     Attributes:
         record: MP4 or GIF to write, None: none.
         terminal: draw on standard error.
+        keys: which keys do what, for the terminal; '' where none is heard.
     """
 
     record: str | None
     terminal: bool
+    keys: str = ""
 
 
 class Display(Onlooker):
@@ -85,7 +87,7 @@ def _draw(seat: Seat, options: DisplayOptions) -> int:
         if options.terminal:
             from spikestill.runtime import view as views
 
-            view = stack.enter_context(views.TerminalView(sys.stderr, scene))
+            view = stack.enter_context(views.TerminalView(sys.stderr, scene, options.keys))
         seat.ready()
         first: int | None = None
         shown = 0
@@ -104,6 +106,6 @@ def _draw(seat: Seat, options: DisplayOptions) -> int:
                     view.show(frame)
                 except OSError:  # the terminal was closed: whatever else is drawn goes on
                     view = None
-            if recording and recording.wants(number - first):
+            if recording and not frame["paused"] and recording.wants(number - first):
                 recording.add(panel.draw(frame), number - first)
     return recording.frames if recording else 0

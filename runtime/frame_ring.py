@@ -25,11 +25,12 @@ def frame_dtype(
 ) -> np.dtype[np.void]:
     """Return the dtype of one frame with what the loop knew then.
 
-    ``scene`` is the number of the :class:`spikestill.runtime.scene.Scene` that it belongs to, ``sessions`` has each
-    agent's part. Times are in ms; ``action`` is -1 where it is no number of a list; ``answer`` is the number of the
-    newest answer, -1 before the first of a game; ``late_ms`` is how late the frame came; ``joules`` is the estimated
-    energy of all decisions so far, 0 where nothing is known of it; ``votes`` says that the scores are votes, counted
-    from 0; ``seen`` is the newest picture that the agent saw; ``state`` is the index in ``STATES``.
+    ``scene`` is the number of the :class:`spikestill.runtime.scene.Scene` that it belongs to, ``paused`` says that it
+    comes again because time stands still, ``sessions`` has each agent's part. Times are in ms; ``action`` is -1 where
+    it is no number of a list; ``answer`` is the number of the newest answer, -1 before the first of a game;
+    ``late_ms`` is how late the frame came; ``joules`` is the estimated energy of all decisions so far, 0 where
+    nothing is known of it; ``votes`` says that the scores are votes, counted from 0; ``seen`` is the newest picture
+    that the agent saw; ``state`` is the index in ``STATES``.
 
     Args:
         sessions: agents side by side.
@@ -60,7 +61,7 @@ def frame_dtype(
         ],
         align=True,
     )
-    return np.dtype([("scene", "<i8"), ("sessions", session, (sessions,))], align=True)
+    return np.dtype([("scene", "<i8"), ("paused", "?"), ("sessions", session, (sessions,))], align=True)
 
 
 STATES = ("playing", "starting", "stalled", "failed")

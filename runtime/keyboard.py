@@ -58,7 +58,8 @@ class Keyboard:
             # A job in the background is stopped by the system where it asks for the terminal.
             if os.isatty(descriptor) and os.tcgetpgrp(descriptor) == os.getpgrp():
                 self._before = termios.tcgetattr(descriptor)
-                tty.setcbreak(descriptor)
+                # What was typed while it loaded counts.
+                tty.setcbreak(descriptor, termios.TCSADRAIN)
                 self.there = True
         return self
 

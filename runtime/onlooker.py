@@ -123,8 +123,8 @@ class Onlooker:
         *whole, self._begun = self._begun.split(b"\n")
         return [json.loads(line) for line in whole]
 
-    def offer(self, sessions: Sequence[Session], ticks: Sequence[Tick]) -> bool:
-        """Hand over a frame without waiting; return False where it was dropped.
+    def offer(self, sessions: Sequence[Session], ticks: Sequence[Tick], *, paused: bool = False) -> bool:
+        """Hand over a frame without waiting, the last one again where ``paused``; return False where it was dropped.
 
         Raises:
             UserError: the onlooker failed, for example because the disk is full.
@@ -133,7 +133,7 @@ class Onlooker:
         if slot is None:
             self.dropped += 1
             return False
-        slot["scene"] = self._scene
+        slot["scene"], slot["paused"] = self._scene, paused
         for part, session, tick in zip(slot["sessions"], sessions, ticks, strict=True):
             fill(part, session, tick)
         try:

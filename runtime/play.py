@@ -116,13 +116,15 @@ def _play(
             began_s = clock.now()
             for ticks in loop:
                 watchers.turn(ticks)
+                # A paused game ticks not at all, and its time does not count; the last tick is shown and kept as every
+                # other.
+                began_s = began_s if ticks else clock.now() - seconds
                 seconds = clock.now() - began_s
-                # A paused game ticks not at all; the last tick is shown and kept as every other.
                 if ticks:
                     for score, tick in zip(scores, ticks, strict=True):
                         score.see(tick)
                     watchers.see(ticks, len(scores[0].games) if episodes else int(seconds))
-                if stop or (config.seconds and seconds >= config.seconds):
+                if stop or watchers.ended or (config.seconds and seconds >= config.seconds):
                     break
                 if episodes and all(len(score.games) >= episodes for score in scores):
                     break
@@ -159,11 +161,15 @@ class Watchers:
 
     Attributes:
         display: what draws, None where nothing does.
+        ended: the user asked for the end by a key.
     """
 
     def __init__(self, config: PlayConfig, sessions: list[Session], pace: Pace) -> None:
         self._config, self._sessions, self._pace = config, sessions, pace
         self.display: Display | None = None
+        self.ended = False
+        self._last: list[Tick] = []
+        self._stands = False
         self._page: Page | None = None
         self._log: DecisionLog | None = None
         self._trace: TraceRecorder | None = None
@@ -177,11 +183,10 @@ class Watchers:
             UserError: a file cannot be written, or the page cannot be served.
         """
         config, sessions = self._config, self._sessions
-        self.display = _display(config, sessions)
+        self._keyboard = stack.enter_context(Keyboard())
+        self.display = _display(config, sessions, heard=self._keyboard.there)
         if self.display:
             stack.callback(self.display.close)
-        if "human" in config.agents:
-            self._keyboard = stack.enter_context(Keyboard())
         if config.serve:
             self._page = stack.enter_context(served(config, sessions, self._pace))
         if config.telemetry:
@@ -196,11 +201,28 @@ class Watchers:
     def turn(self, ticks: list[Tick]) -> None:
         """Do what the keyboard and the page's viewers ask for; called for every frame, time standing still or not."""
         for key in self._keyboard.pressed() if self._keyboard else ():
-            for session in self._sessions:
-                if isinstance(person := getattr(session.agent, "policy", None), HumanPolicy):
-                    person.press(key)
+            self._press(key)
         if self._page:
             self._page.turn(ticks)
+        self._last = ticks or self._last
+        if self.display and self._last and self._pace.paused != self._stands:
+            # Frames that come say themselves that time goes on.
+            shown = not self._pace.paused or self.display.offer(self._sessions, self._last, paused=True)
+            self._stands = self._pace.paused if shown else self._stands
+
+    def _press(self, key: str) -> None:
+        """Do what a key asks for: end, pause, or play where a person does."""
+        if key == "q":
+            self.ended = True
+        elif key == "p" or (key == " " and "human" not in self._config.agents):
+            self._pace.paused, self._pace.steps = not self._pace.paused, 0
+            if self._page:
+                self._page.desk.tell(
+                    "paused in the terminal" if self._pace.paused else "goes on, says the terminal"
+                )
+        for session in self._sessions:
+            if isinstance(person := getattr(session.agent, "policy", None), HumanPolicy):
+                person.press(key)
 
     def see(self, ticks: list[Tick], done: int) -> None:
         """Take in a frame, with how many games or seconds are done."""
@@ -244,11 +266,13 @@ def terminal_shown(config: PlayConfig) -> bool:
     return config.view == "terminal" and sys.stderr.isatty()
 
 
-def _display(config: PlayConfig, sessions: list[Session]) -> Display | None:
-    """Return the display that ``config`` asks for."""
+def _display(config: PlayConfig, sessions: list[Session], *, heard: bool) -> Display | None:
+    """Return the display that ``config`` asks for; it says which keys do what where they are ``heard``."""
     if config.record is None and not terminal_shown(config):
         return None
-    options = DisplayOptions(str(config.record) if config.record else None, terminal_shown(config))
+    # A person who plays fires with space.
+    keys = f"{'p' if 'human' in config.agents else 'space'} pauses, q ends" if heard else ""
+    options = DisplayOptions(str(config.record) if config.record else None, terminal_shown(config), keys)
     return Display(options, scene_of(sessions), words_of(sessions), sessions[0].game.screen_shape)
 
 

@@ -105,10 +105,11 @@ class TerminalView:
     Args:
         stream: the terminal.
         scene: who plays what.
+        keys: which keys do what, '' where none is heard.
     """
 
-    def __init__(self, stream: TextIO, scene: Scene) -> None:
-        self._stream, self._due_s = stream, 0.0
+    def __init__(self, stream: TextIO, scene: Scene, keys: str = "") -> None:
+        self._stream, self._due_s, self._keys = stream, 0.0, keys
         self.turn_to(scene)
 
     def turn_to(self, scene: Scene) -> None:
@@ -124,9 +125,9 @@ class TerminalView:
         return self
 
     def show(self, frame: np.void) -> None:
-        """Draw a frame, unless the last is less than 1/15 s ago."""
+        """Draw a frame, unless the last is less than 1/15 s ago; the one at which time stands still is always drawn."""
         now_s = time.monotonic()
-        if now_s < self._due_s:
+        if now_s < self._due_s and not frame["paused"]:
             return
         self._due_s = now_s + 1 / RATE_HZ
         try:
@@ -144,6 +145,8 @@ class TerminalView:
             )
             for part, actor in zip(parts, scene.actors, strict=True)
         ]
+        if below := "   ".join(filter(None, ("paused" if frame["paused"] else "", self._keys))):
+            sides[0].append(below)
         if len(parts) == 1:
             columns = max(20, size.columns - SIDE_CELLS)
             game = half_blocks(shrink(parts[0]["screen"], columns, max(4, size.lines - 1), scene.atari))

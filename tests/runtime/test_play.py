@@ -90,11 +90,11 @@ def test_a_display_that_fails_costs_the_video_and_not_what_was_measured(
     tmp_path: Path, pong: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Dying(Display):
-        def offer(self, *arguments: Any) -> bool:
+        def offer(self, *arguments: Any, **options: Any) -> bool:
             if arguments[1][0].frame == 60:
                 self._process.kill()
                 self._process.wait()
-            return super().offer(*arguments)
+            return super().offer(*arguments, **options)
 
     monkeypatch.setattr("spikestill.runtime.play.Display", Dying)
     config = PlayConfig(core_map=pong.core_map, seconds=20.0, record=tmp_path / "game.mp4", view="none")

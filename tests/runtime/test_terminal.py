@@ -1,0 +1,146 @@
+"""The terminal: the window is used whole, the cores are shown where it is wide enough, keys pause and end."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import json
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from spikestill.deploy.core_map import load
+from spikestill.deploy.simulator import CoreSimulator
+from spikestill.runtime.activity import core_grid
+from spikestill.runtime.frame_ring import frame_dtype
+from spikestill.runtime.scene import Actor, Scene
+from spikestill.runtime.view import HOME, TerminalView, shown_cells
+from tests.nets import random_stack
+from tests.runtime.artefacts import Files
+
+ROOT = Path(__file__).resolve().parents[2]
+ACTIONS = ("NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE")
+SCRIPT = """
+import fcntl, sys, termios
+from pathlib import Path
+from spikestill.configs.play import PlayConfig
+from spikestill.runtime.play import run
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+folder = Path(sys.argv[1])
+result = run(PlayConfig(core_map=Path(sys.argv[2]), seconds=100.0), folder)
+(folder / "finished").write_text(str(result.finished))
+"""
+
+
+class Playing(NamedTuple):
+    """An agent on cores, what fired in one decision, uint64 (1, W), and how many cores it has."""
+
+    actor: Actor
+    packed_BW: npt.NDArray[np.uint64]
+    cores: int
+
+
+@pytest.fixture(scope="module")
+def playing(pong: Files) -> Playing:
+    simulator = CoreSimulator(core_map := load(pong.core_map))
+    simulator.spikes(random_stack(3))
+    actor = Actor("cores", "spikestill.runtime.activity:CorePicture", core_grid(core_map, simulator.layout))
+    return Playing(actor, simulator.trace().packed_BW, core_map.cores)
+
+
+def page(playing: Playing, agents: int, columns: int, lines: int) -> list[str]:
+    """Return the lines of a page of ``agents`` that play on cores, without the sequences around it."""
+    frame = np.zeros(1, frame_dtype(agents, playing.packed_BW.shape[1]))[0]
+    for part in frame["sessions"]:
+        part["trace"], part["scores"][:6] = playing.packed_BW[0], np.arange(6)
+        part["screen"] = np.random.default_rng(0).integers(0, 256, (210, 160, 3))
+    scene = Scene("pong", ACTIONS, 60.0, 4, (playing.actor,) * agents)
+    view = TerminalView(sys.stderr, scene, "q ends")
+    shown = view.page(frame, os.terminal_size((columns, lines)))
+    assert shown.startswith(HOME)
+    return shown.removeprefix(HOME).replace("\x1b[K", "").replace("\x1b[J", "").split("\r\n")
+
+
+@pytest.mark.parametrize(
+    ("agents", "size"), [*itertools.product((1, 2, 4), [(80, 24), (120, 40), (200, 50), (320, 90)])]
+)
+def test_a_page_fits_in_its_window(agents: int, size: tuple[int, int], playing: Playing) -> None:
+    shown = page(playing, agents, *size)
+    assert len(shown) <= size[1]
+    assert max(map(shown_cells, shown)) <= size[0]
+
+
+@pytest.mark.parametrize("size", [(120, 40), (200, 50), (320, 90)])
+def test_a_wide_window_is_used_whole_and_shows_the_cores(size: tuple[int, int], playing: Playing) -> None:
+    shown = page(playing, 1, *size)
+    assert sum("▀" in line for line in shown) >= size[1] - 2
+    text = "\n".join(shown)
+    assert f"{playing.cores:,} cores" in text
+    assert "q ends" in text
+
+
+def test_a_narrow_window_leaves_the_cores_out(playing: Playing) -> None:
+    text = "\n".join(page(playing, 1, 80, 24))
+    assert f"{playing.cores:,} cores" not in text
+    assert "rightfire" in text
+
+
+class Terminal:
+    """A terminal of 160 x 50 in which a game is played."""
+
+    def __init__(self, folder: Path, pong: Files) -> None:
+        self.descriptor, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(folder), str(pong.core_map)],
+            stdin=theirs, stdout=subprocess.DEVNULL, stderr=theirs, cwd=ROOT, start_new_session=True,
+        )  # fmt: skip
+        os.close(theirs)
+
+    def press(self, key: str) -> None:
+        os.write(self.descriptor, key.encode())
+
+    def read(self, seconds: float, until: str = "") -> str:
+        """Return what is shown until ``until`` is, or for so many seconds."""
+        shown, deadline = b"", time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if select.select([self.descriptor], [], [], left)[0]:
+                try:
+                    shown += os.read(self.descriptor, 65536)
+                except OSError:
+                    break
+            if until and until.encode() in shown:
+                break
+        return shown.decode(errors="replace")
+
+
+def test_space_pauses_and_q_ends_the_game_in_a_terminal(tmp_path: Path, pong: Files) -> None:
+    terminal = Terminal(tmp_path, pong)
+    before = terminal.read(60.0, until="space pauses, q ends")
+    assert "space pauses, q ends" in before
+    assert "cores" in before
+    terminal.press(" ")
+    assert "paused" in terminal.read(20.0, until="paused")
+    # The rest of the page comes, and then nothing: time stands still.
+    assert any(terminal.read(1.0) == "" for _ in range(20))
+    terminal.press(" ")
+    assert HOME in terminal.read(20.0, until=HOME)
+    terminal.press("q")
+    terminal.read(100.0)  # until it is closed
+    assert terminal.process.wait(20) == 0
+    assert (tmp_path / "finished").read_text() == "True"
+    told = json.loads((tmp_path / "play.json").read_text())
+    assert not told["interrupted"]
+    # The pause does not count.
+    assert told["ticks"] == pytest.approx(60 * (told["seconds"] - told["lost_s"]), abs=6)

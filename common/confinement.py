@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import platform
 import resource
+import signal
 import struct
 import sys
 from pathlib import Path
@@ -56,12 +58,13 @@ ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 EPERM, ENOSYS = 1, 38
 
 
-def limit(memory: int | None, seconds: int | None) -> None:
+def limit(memory: int | None, seconds: float | None) -> None:
     """Set this process's limits for good: no file is written, no core dumped.
 
     Args:
         memory: bytes of address space that it may take beside what it has; None: no limit.
-        seconds: processor seconds that it may use from now on, >= 1; None: no limit.
+        seconds: processor seconds that it may use from now on, > 0; None: no limit. SIGPROF ends it on time, and the
+            kernel's own limit, which counts whole seconds, soon after.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
@@ -69,7 +72,10 @@ def limit(memory: int | None, seconds: int | None) -> None:
         _lower(resource.RLIMIT_AS, _address_space() + memory)
     if seconds is not None:
         used = resource.getrusage(resource.RUSAGE_SELF)
-        _lower(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + seconds)
+        _lower(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime + seconds) + 1)
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGPROF])
+        signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def _lower(which: int, wanted: int) -> None:

@@ -72,7 +72,7 @@ class Guard:
         descriptors: Sequence[int],
         *,
         memory: int,
-        seconds: int,
+        seconds: float,
         array_bytes: int = 0,
     ) -> tuple[Any, Arrays]:
         """Return what ``function(*descriptors, **arguments)`` of the module gives: (JSON value, arrays).
@@ -104,7 +104,7 @@ class Guard:
                     found = None
                 except TimeoutError as error:
                     self.close()
-                    raise GuardedError(f"{self._name} had not done with it after {seconds} s") from error
+                    raise GuardedError(f"{self._name} had not done with it after {seconds:.3g} s") from error
                 except BaseException:
                     self.close()
                     raise
@@ -118,11 +118,11 @@ class Guard:
             raise GuardedError(str(header["error"]))
         return header.get("value"), arrays
 
-    def _fault(self, status: int | None, seconds: int) -> str:
+    def _fault(self, status: int | None, seconds: float) -> str:
         if status is not None and os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
-            if number in (signal.SIGXCPU, signal.SIGKILL):
-                return f"{self._name} had not done with it after {seconds} s"
+            if number in (signal.SIGPROF, signal.SIGXCPU, signal.SIGKILL):
+                return f"{self._name} had not done with it after {seconds:.3g} s of the processor's time"
             return f"{self._name} crashes on it ({signal.Signals(number).name}): its structure is damaged"
         return f"{self._name} cannot go on with it: it asks for more memory than a file of its size may"
 

@@ -62,7 +62,7 @@ def _work(module: ModuleType, request: Mapping[str, Any], descriptors: list[int]
     out, *given = descriptors
     arrays: Arrays = {}
     try:
-        limit(int(request["memory"]), int(request["seconds"]))
+        limit(int(request["memory"]), float(request["seconds"]))
         confine()
         value, arrays = getattr(module, request["function"])(*given, **request["arguments"])
         header: dict[str, Any] = {"value": value}

@@ -21,7 +21,15 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.guard import Arrays, Guard, GuardedError
-from spikestill.common.limits import HDF5_MEMORY, HDF5_SECONDS, MAX_DEFLATE_RATIO, MIB, regular_file
+from spikestill.common.limits import (
+    HDF5_BYTES_PER_S,
+    HDF5_CHUNKS_PER_S,
+    HDF5_MEMORY,
+    HDF5_SECONDS,
+    MAX_DEFLATE_RATIO,
+    MIB,
+    regular_file,
+)
 
 DEFLATE, SHUFFLE = 1, 2
 FILTERS = (DEFLATE, SHUFFLE)
@@ -90,7 +98,7 @@ class Hdf5File:
     def _ask(self, function: str, declared: int = 0, **arguments: Any) -> tuple[Any, Arrays]:
         return _guard.call(
             function, arguments, [self._descriptor], array_bytes=declared,
-            memory=HDF5_MEMORY + 3 * declared, seconds=HDF5_SECONDS + declared // (8 * MIB),
+            memory=HDF5_MEMORY + 3 * declared, seconds=HDF5_SECONDS + declared / HDF5_BYTES_PER_S,
         )  # fmt: skip
 
     def dataset(self, name: str) -> Declared:
@@ -191,7 +199,8 @@ class Hdf5File:
         # The child keeps a chunk's row as Python integers, before it is an array.
         _, arrays = _guard.call(
             "chunk_index", {"most": dict(most)}, [self._descriptor], array_bytes=table_bytes,
-            memory=HDF5_MEMORY + 8 * table_bytes, seconds=HDF5_SECONDS + sum(most.values()) // 20_000,
+            memory=HDF5_MEMORY + 8 * table_bytes,
+            seconds=HDF5_SECONDS + sum(most.values()) / HDF5_CHUNKS_PER_S,
         )  # fmt: skip
         found: dict[str, tuple[npt.NDArray[np.int64], ...]] = {}
         for name in most:

@@ -147,6 +147,8 @@ def _entry(file: h5py.File, name: str) -> dict[str, Any]:
     plan = found.id.get_create_plist()
     if found.dtype.kind not in "iufb":
         raise ValueError(f"{name} holds {found.dtype}, numbers wanted")
+    if not found.id.get_type().equal(h5py.h5t.py_create(found.dtype, logical=True)):
+        raise ValueError(f"{name} holds numbers of an unusual layout, {found.dtype} as NumPy has it wanted")
     if found.shape is None:
         raise ValueError(f"{name} has no shape")
     return {
@@ -223,7 +225,8 @@ def _chunk_table(dataset: h5py.Dataset, name: str, most: int) -> npt.NDArray[np.
 def rehearse_append(descriptor: int, names: Sequence[str]) -> tuple[None, Arrays]:
     """Append a row of zeros to datasets, in memory alone: what HDF5 survives here it survives in the file."""
     with h5py.File(_Overlay(descriptor), "r+", libver=("v108", "v108")) as file:
-        file.attrs["sessions"] = file.attrs["sessions"]
+        for name in ("sessions", "sha256"):
+            file.attrs[name] = file.attrs.get(name, "0" * 64)
         for name in names:
             dataset = file[name]
             rows = dataset.shape[0]

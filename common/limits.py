@@ -24,8 +24,10 @@ HDF5_ATTRIBUTES = 64
 """Attributes of its root group."""
 HDF5_TEXT_BYTES = 16 * MIB
 """Bytes of all attributes together."""
-HDF5_SECONDS = 20
-"""Processor seconds that HDF5 may take to describe a file; reading gets a second more for every 8 MiB."""
+HDF5_SECONDS = 1.0
+"""Processor seconds that HDF5 may take for a call; it describes a file of ours in 5 ms."""
+HDF5_BYTES_PER_S, HDF5_CHUNKS_PER_S = 64 * MIB, 100_000
+"""A call gets another second for so many bytes that it reads, or chunks that it lists (a quarter of what it can)."""
 HDF5_MEMORY = 192 * MIB
 """Memory that HDF5 may take beside what the file declares."""
 

@@ -67,12 +67,12 @@ def check_schema(path: Path, header: Mapping[str, Any], schema: str, newest: int
     return version
 
 
-def warn_unchecked(path: Path) -> None:
-    """Say, once for each file, that its format has no hash: damage in it cannot be seen."""
+def warn_unchecked(path: Path, what: str = "format version 1") -> None:
+    """Say, once for each file, that ``what`` it has is without a hash: damage in it cannot be seen."""
     if path not in _warned:
         _warned.add(path)
         print(
-            f"warning: {path} has format version 1, without a hash: damage would not be noticed. Make it again.",
+            f"warning: {path} has {what}, without a hash: damage would not be noticed. Make it again.",
             file=sys.stderr, flush=True,
         )  # fmt: skip
 

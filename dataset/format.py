@@ -14,7 +14,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +26,10 @@ from spikestill.common.atari import MAX_ACTIONS, PIXELS, SIDE, STACK, check_game
 from spikestill.common.atomic import is_no_space, no_space, write_bytes
 from spikestill.common.environment import ActionSpace, Box, Discrete, Field
 from spikestill.common.errors import MALFORMED, UserError
-from spikestill.common.hdf5 import DEFLATE, Hdf5File
+from spikestill.common.hdf5 import DEFLATE, SHUFFLE, Hdf5File
 from spikestill.common.limits import BUFFER_FACTOR, CHUNK_BYTES, HDF5_EXTRA, regular_file
 from spikestill.common.progress import Progress
-from spikestill.common.provenance import Provenance, check_schema
+from spikestill.common.provenance import Provenance, check_schema, content_sha256, warn_unchecked
 from spikestill.dataset.journal import JournaledFile, in_use, recover, replacing
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ MAX_FIELDS, MAX_VALUES, MAX_SCORES = 64, 1 << 24, 1 << 16
 REMEDY = "give a buffer that `spikestill record` wrote"
 FLAGS = ("terminated", "truncated", "start", "valid")
 OBSERVATIONS = "obs_"
+TEXTS: dict[int, tuple[str, ...]] = {1: ("game", "action_names", "provenance")}
+TEXTS[2] = (*TEXTS[1], "fields", "box", "scores")
+"""Attributes, by version, that ``sha256`` covers beside ``sessions``."""
 
 
 def hdf5_schema(path: Path) -> str:
@@ -227,6 +230,7 @@ class BufferWriter:
                 file.attrs["scores"] = header.actions if header.scores is None else header.scores
             file.attrs["provenance"] = header.provenance.to_json()
             file.attrs["sessions"] = np.array(header.sessions, "<i8")
+            file.attrs["sha256"] = texts_sha256(file.attrs)
             n = header.streams
             if header.version == 1:
                 # SIDE x SIDE per frame; gzip is HDF5's name for Deflate in a zlib wrapper.
@@ -237,7 +241,7 @@ class BufferWriter:
             for name, (dtype, shape) in _columns(header).items():
                 file.create_dataset(
                     name, (0, *shape), dtype, maxshape=(None, *shape), chunks=(CHUNK_ROWS, *shape),
-                    compression="gzip", compression_opts=level, shuffle=dtype == "<f4",
+                    compression="gzip", compression_opts=level, shuffle=SHUFFLE in _filters(dtype),
                 )  # fmt: skip
         with replacing(path):
             write_bytes(path, content.getvalue())
@@ -266,6 +270,7 @@ class BufferWriter:
     def _set_sessions(self, sessions: tuple[int, ...]) -> None:
         self.header = dataclasses.replace(self.header, sessions=sessions)
         self._file.attrs["sessions"] = np.array(sessions, "<i8")
+        self._file.attrs["sha256"] = texts_sha256(self._file.attrs)
 
     def room(self) -> int:
         """Return how many rows fit into the current chunk, 1..CHUNK_ROWS: what :meth:`write` takes."""
@@ -460,6 +465,7 @@ def _read_header(file: Hdf5File, path: Path) -> tuple[Header, int]:
     """Return the header and T, checked against what a file of its size can hold."""
     attributes = file.attributes
     version = check_schema(path, attributes, SCHEMA, VERSION, REMEDY)
+    _check_texts(attributes, version, path)
     game, names = str(attributes["game"]), json.loads(attributes["action_names"])
     fields, box, scores = _read_spaces(attributes, version, game, names)
     reward = file.dataset("reward")
@@ -474,6 +480,25 @@ def _read_header(file: Hdf5File, path: Path) -> tuple[Header, int]:
         raise ValueError(f"sessions is {sessions}, rising row numbers from 0 to at most {rows} wanted")
     provenance = Provenance.from_json(str(attributes["provenance"]))
     return Header(game, tuple(map(str, names)), streams, provenance, sessions, fields, box, scores), rows
+
+
+def texts_sha256(attributes: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of what a buffer's attributes say, as its attribute ``sha256`` has it."""
+    version = int(attributes["version"])
+    sessions = json.dumps([int(row) for row in attributes["sessions"]])
+    texts = [str(attributes[name]) for name in TEXTS[version]]
+    return content_sha256((SCHEMA, str(version), *texts, sessions), {})
+
+
+def _check_texts(attributes: Mapping[str, Any], version: int, path: Path) -> None:
+    """Raise ValueError unless the attributes have their hash; warn where a buffer is from before there was one."""
+    strange = set(attributes) - {"schema", "version", "sessions", "sha256", *TEXTS[version]}
+    if strange:
+        raise ValueError(f"its attribute {min(strange)!r} is none of a buffer of version {version}")
+    if "sha256" not in attributes:
+        warn_unchecked(path, "attributes")
+    elif texts_sha256(attributes) != attributes["sha256"]:
+        raise ValueError("its attributes are not those that its sha256 was made of: it is damaged")
 
 
 def _read_spaces(
@@ -537,7 +562,7 @@ def _read_steps(file: Hdf5File, header: Header, rows: int) -> Steps:
             raise ValueError(
                 f"{name} is {declared.dtype} {declared.shape}, {np.dtype(dtype)} {(rows, *shape)} wanted"
             )
-    _check_chunks(file, columns)
+    _check_chunks(file, {name: dtype for name, (dtype, _) in columns.items()})
     found = file.read(columns, HDF5_EXTRA + BUFFER_FACTOR * file.size)
     for name in FLAGS:
         values = found[name]
@@ -547,17 +572,31 @@ def _read_steps(file: Hdf5File, header: Header, rows: int) -> Steps:
     return _steps(found)
 
 
-def _check_chunks(file: Hdf5File, columns: Iterable[str]) -> None:
-    """Raise ValueError where a chunk of a column is not there: HDF5 would read it as zeros."""
+def _filters(dtype: str) -> tuple[int, ...]:
+    """Return the filters that a column of this dtype is packed by."""
+    return (SHUFFLE, DEFLATE) if dtype == "<f4" else (DEFLATE,)
+
+
+def _check_chunks(file: Hdf5File, columns: Mapping[str, str]) -> None:
+    """Raise ValueError where a column is not packed as the format says, or a chunk is not there.
+
+    HDF5 would read a missing chunk as zeros; what Deflate did not pack has no checksum.
+
+    Args:
+        file: the buffer.
+        columns: name to dtype.
+    """
     grids: dict[str, tuple[int, ...]] = {}
     steps: dict[str, tuple[int, ...]] = {}
-    for name in columns:
+    for name, dtype in columns.items():
         declared = file.dataset(name)
-        if declared.chunks is None:
-            continue
-        if 0 in declared.chunks:
-            raise ValueError(f"{name} has chunks of {declared.chunks}")
-        steps[name] = declared.chunks
+        wanted = (CHUNK_ROWS, *declared.shape[1:])
+        if declared.chunks != wanted or declared.filters != _filters(dtype):
+            raise ValueError(
+                f"{name} lies in chunks of {declared.chunks} packed by filters {declared.filters}, "
+                f"{wanted} and {_filters(dtype)} wanted"
+            )
+        steps[name] = wanted
         grids[name] = tuple(
             -(-side // step) for side, step in zip(declared.shape, declared.chunks, strict=True)
         )
@@ -569,6 +608,8 @@ def _check_chunks(file: Hdf5File, columns: Iterable[str]) -> None:
     found = file.chunk_index({name: 2 * math.prod(grid) + 16 for name, grid in grids.items()})
     for name, grid in grids.items():
         there = np.zeros(grid, np.bool_)
+        if found[name][3].any():
+            raise ValueError(f"{name} has chunks that are not packed")
         place = found[name][0] // np.array(steps[name])
         there[tuple(place[(place < np.array(grid)).all(axis=1)].T)] = True
         if not there.all():

@@ -11,7 +11,7 @@ import pytest
 
 from spikestill.common.errors import UserError
 from spikestill.common.provenance import Provenance
-from spikestill.dataset.format import CHUNK_ROWS, BufferFile, BufferWriter, Header, Steps
+from spikestill.dataset.format import CHUNK_ROWS, BufferFile, BufferWriter, Header, Steps, texts_sha256
 from spikestill.dataset.journal import journal_path
 from spikestill.dataset.reader import BufferReader
 
@@ -217,7 +217,8 @@ def replace(name, change):
     def edit(file):
         values = change(file[name][:])
         del file[name]
-        file[name] = values
+        packed = {"compression": "gzip", "shuffle": values.dtype == np.float32}
+        file.create_dataset(name, data=values, chunks=(CHUNK_ROWS, *values.shape[1:]), **packed)
 
     return edit
 
@@ -239,6 +240,7 @@ def delete(name):
 def attribute(name, value):
     def edit(file):
         file.attrs[name] = value
+        file.attrs["sha256"] = texts_sha256(file.attrs)
 
     return edit
 

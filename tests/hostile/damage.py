@@ -19,6 +19,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from spikestill.common.provenance import content_sha256
+from spikestill.dataset.format import texts_sha256
 from spikestill.dataset.journal import MAGIC as JOURNAL_MAGIC
 
 EXTREMES = [0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**64 - 1]
@@ -209,7 +210,10 @@ def hdf5(content: bytes, rng: np.random.Generator) -> bytes:
                 array = _array(array, rng)
                 packed = {"compression": "gzip", "shuffle": True} if array.size > 64 else {}
                 found.create_dataset(name, data=array, **packed)
-        if "sha256" in found.attrs:
+        if found.attrs["schema"] == "spikestill.buffer":
+            with contextlib.suppress(ValueError, LookupError, TypeError):  # what is no attribute has no hash
+                found.attrs["sha256"] = texts_sha256(found.attrs)
+        elif "sha256" in found.attrs:
             arrays = {name: found[name][...] for name in found}
             found.attrs["sha256"] = content_sha256(
                 (found.attrs["description"], found.attrs["provenance"]), arrays

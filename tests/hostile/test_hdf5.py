@@ -16,8 +16,8 @@ import pytest
 from spikestill.common.errors import UserError
 from spikestill.common.hdf5 import Hdf5File
 from spikestill.common.limits import MIB
-from spikestill.dataset.format import BufferFile, BufferWriter, hdf5_schema
-from tests.dataset.test_format import write_buffer
+from spikestill.dataset.format import BufferFile, BufferWriter, hdf5_schema, texts_sha256
+from tests.dataset.test_format import fill, write_buffer
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +106,59 @@ def test_a_chunk_that_unpacks_to_a_gigabyte_is_refused(buffer):
         open_buffer(buffer)
 
 
+@pytest.mark.parametrize("name", ["game", "action_names", "provenance", "sessions"])
+def test_a_buffers_attributes_have_a_hash(buffer, name):
+    with h5py.File(buffer, "r+") as file:
+        value = file.attrs[name]
+        file.attrs[name] = value.swapcase() if isinstance(value, str) else value + 1
+    with pytest.raises(UserError, match=r"buffer\.h5: not a readable buffer: its attributes are not those"):
+        open_buffer(buffer)
+
+
+def test_a_buffer_from_before_its_attributes_had_a_hash_is_read_with_a_warning(buffer, capsys):
+    with h5py.File(buffer, "r+") as file:
+        file.attrs["shb256"] = file.attrs["sha256"]
+        del file.attrs["sha256"]
+    with pytest.raises(UserError, match="its attribute 'shb256' is none of a buffer"):
+        open_buffer(buffer)
+    with h5py.File(buffer, "r+") as file:
+        del file.attrs["shb256"]
+    open_buffer(buffer)
+    assert "has attributes, without a hash" in capsys.readouterr().err
+    with BufferWriter.append(buffer) as writer:
+        fill(writer, writer.rows + 40)
+        writer.commit()
+    with h5py.File(buffer) as file:
+        assert file.attrs["sha256"] == texts_sha256(file.attrs)
+
+
+def test_a_column_that_deflate_did_not_pack_is_refused(buffer):
+    with h5py.File(buffer, "r+") as file:
+        reward = file["reward"][...]
+        del file["reward"]
+        file.create_dataset("reward", data=reward, maxshape=(None, 2), chunks=(32, 2))
+    with pytest.raises(UserError, match=r"reward lies in chunks of \(32, 2\) packed by filters \(\)"):
+        open_buffer(buffer)
+
+
+def test_a_chunk_whose_filters_are_masked_is_refused(buffer):
+    with h5py.File(buffer, "r+") as file:
+        file["reward"].id.write_direct_chunk((0, 0), bytes(32 * 2 * 4), filter_mask=3)
+    with pytest.raises(UserError, match="reward has chunks that are not packed"):
+        open_buffer(buffer)
+
+
+@pytest.mark.parametrize("change", ["bias", "bits"])
+def test_numbers_of_an_unusual_layout_are_refused(tmp_path, change):
+    path = tmp_path / "strange.h5"
+    kind = (h5py.h5t.IEEE_F32LE if change == "bias" else h5py.h5t.STD_I32LE).copy()
+    kind.set_ebias(126) if change == "bias" else kind.set_precision(31)
+    with h5py.File(path, "w") as file:
+        h5py.h5d.create(file.id, b"numbers", kind, h5py.h5s.create_simple((4,)))
+    with pytest.raises(ValueError, match="numbers holds numbers of an unusual layout"):
+        Hdf5File(path, "file", "give another")
+
+
 def test_a_user_block_is_refused(buffer):
     buffer.write_bytes(bytes(512) + buffer.read_bytes())
     with pytest.raises(UserError, match="not a readable buffer"):
@@ -116,7 +169,7 @@ def test_what_hdf5_cannot_append_to_is_refused_before_it_is_opened_for_writing(b
     with h5py.File(buffer, "r+") as file:
         action = file["action"][...]
         del file["action"]
-        file.create_dataset("action", data=action, chunks=(32, 2))
+        file.create_dataset("action", data=action, chunks=(32, 2), compression="gzip")
     open_buffer(buffer)
     before = buffer.read_bytes()
     with pytest.raises(UserError, match=r"buffer\.h5: rows cannot be appended"):

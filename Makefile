@@ -58,7 +58,7 @@ base:
 docs: install
 	$(BIN)/python -m pip install --quiet -c constraints.txt '.[docs]'
 	$(BIN)/python -m pytest -q tests/docs -k "link or index or notebook"
-	$(BIN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: install
 	$(BIN)/ruff check .

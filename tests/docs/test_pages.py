@@ -1,4 +1,4 @@
-"""The documentation: its blocks run, its links lead somewhere, its examples are commands, its notebook is its page."""
+"""The documentation: its blocks run, its links lead somewhere, its notebook is its page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from spikestill import cli
-from spikestill.verbs import VERBS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -88,17 +87,6 @@ def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         if not re.match(r"[a-z]+:", target):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
-
-
-@pytest.mark.parametrize("name", list(VERBS))
-def test_the_example_of_a_help_page_is_a_command_with_valid_options(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = shlex.split(VERBS[name].example.splitlines()[0].replace("source <(", "").replace(")", ""))
-    assert words[0] == "spikestill"
-    assert words[1] == name
-    assert cli.main([*words[1:], "--print_config"]) == 0, capsys.readouterr().err
 
 
 def test_every_page_of_the_docs_is_in_the_index() -> None:

@@ -1,0 +1,114 @@
+"""The example of every help page runs: typed as it stands, in one folder, on less where it would take long."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spikestill import cli
+from spikestill.verbs import VERBS
+
+LITTLE_TEACHING = "--steps 64 --num_envs 4 --replay_start 32 --replay_capacity 1000"
+LITTLE_LADDER = "--frames 4 --naive_frames 1 --lava_frames 0 --stock_frames 0"
+LITTLE_RUN = (
+    "--record.frames 320 --record.num_envs 4 --distill.steps 2 --distill.batch_size 8 --verify.frames 4 "
+    "--verify.naive_frames 1 --verify.lava_frames 0 --verify.stock_frames 0 --play.episodes null --play.seconds 1 "
+    "--evaluate.episodes 1 --evaluate.num_envs 1 --evaluate.compare false"
+)
+# How an example begins, what is replaced in it, and what is added to it.
+SHORTER = (
+    ("teach pong", "", "", LITTLE_TEACHING),
+    (
+        "teach cheetah_run",
+        "",
+        "",
+        "--steps 40 --seed_steps 20 --batch_size 8 --hidden 16 --evaluation_games 1",
+    ),
+    ("teach half_cheetah", "", "", "--steps 40 --seed_steps 20 --evaluation_games 1 --replay_capacity 1000"),
+    ("record pong", "--frames 100000", "--frames 512 --num_envs 4", ""),
+    ("distill", "", "", "--steps 2 --batch_size 8 --log_steps 1"),
+    ("verify", "", "", LITTLE_LADDER),
+    ("estimate", "", "", "--frames 4"),
+    ("play pong", "--seconds 60", "--seconds 2", "--trace game.h5"),
+    ("evaluate pong", "--episodes 100", "--episodes 1", "--compare false"),
+    ("run --config demo", "", "", LITTLE_RUN),
+    ("run breakout", "", "", LITTLE_RUN),
+    ("sweep table2", "distill.steps=2000", "distill.steps=2,record.frames=320", ""),
+)
+
+
+def examples() -> Iterator[str]:
+    """Yield the commands of all help pages, in the order of the stages."""
+    for verb in (*VERBS.values(), VERBS["teach"].chosen(["cheetah_run"])):
+        for line in verb.example.splitlines():
+            if not line.startswith(" "):
+                yield line.replace("source <(", "").replace(")", "")
+
+
+def short(line: str) -> str:
+    """Return an example on less."""
+    for begin, long, less, more in SHORTER:
+        if line.startswith(f"spikestill {begin}"):
+            assert long in line
+            return f"{line.replace(long, less)} {more}"
+    return line
+
+
+def agent_zip(path: Path) -> None:
+    """Write an untrained agent of Stable-Baselines3 for Breakout's four actions."""
+    import gymnasium
+    import numpy as np
+    import stable_baselines3
+
+    class Frames(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+        action_space = gymnasium.spaces.Discrete(4)
+
+    stable_baselines3.DQN("CnnPolicy", Frames(), buffer_size=10, seed=0).save(path)
+
+
+@pytest.mark.parametrize("line", list(examples()))
+def test_an_example_is_a_command_with_valid_options(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(line)
+    assert words[0] == "spikestill"
+    assert cli.main([*words[1:], "--print_config"]) == 0, capsys.readouterr().err
+
+
+def test_every_help_page_shows_an_example_of_its_own_command() -> None:
+    for name, verb in VERBS.items():
+        assert re.match(rf"(source <\()?spikestill {name}\b", verb.example), name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("dm_control")
+    pytest.importorskip("ray")
+    monkeypatch.chdir(tmp_path)
+    agent_zip(tmp_path / "agent.zip")
+    done = []
+    for line in examples():
+        if line.startswith("spikestill run breakout"):
+            # Another example has made this folder's teacher.
+            shutil.rmtree("runs/mine")
+        assert cli.main(shlex.split(short(line))[1:]) == 0, short(line)
+        if "--trace game.h5" in short(line):
+            for name in ("one.h5", "two.h5"):
+                shutil.copy("game.h5", name)
+        done.append(line)
+    assert [verb for verb in VERBS if not any(f"spikestill {verb} " in f"{line} " for line in done)] == []
+    for made in (
+        "runs/cheetah/teacher.safetensors",
+        "runs/pong/student.nir",
+        "runs/demo/report.html",
+        "cores.html",
+    ):
+        assert Path(made).is_file(), made

@@ -89,10 +89,12 @@ def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_every_page_of_the_docs_is_in_the_index() -> None:
+def test_every_page_of_the_docs_is_in_the_index_and_the_site() -> None:
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     missing = [page.name for page in DOCS.glob("*.md") if page.name != "index.md" and page.name not in index]
     assert missing == []
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [page.name for page in DOCS.glob("*.md") if f": {page.name}\n" not in site] == []
 
 
 def test_the_notebook_is_its_page() -> None:

@@ -46,7 +46,9 @@ def run(config: ExportConfig, run_dir: Path, *, resume: bool = False) -> StageRe
         "ranc": _ranc, "nir": _nir, "netx": _netx, "c": _c, "rtl": _rtl,
     }[config.to]  # fmt: skip
     artefact, found = written(config, run_dir)
-    summary = {"to": config.to, **found, "bytes": artefact.stat().st_size}
+    alone = artefact.parent == run_dir
+    files = [artefact] if alone else [file for file in artefact.parent.rglob("*") if file.is_file()]
+    summary = {"to": config.to, **found, "bytes": sum(file.stat().st_size for file in files)}
     return StageResult(artefact, summary | {"seconds": round(time.monotonic() - began, 2)})
 
 
@@ -84,7 +86,7 @@ def _actor(config: ExportConfig, agent: Path, run_dir: Path) -> Written:
     drawn_BS = np.random.default_rng(config.seed).normal(size=(config.frames, state.observation_size))
     memory = c_actor.write(state, drawn_BS, run_dir / C)
     return run_dir / C / c_actor.PROGRAM, {
-        "frames": config.frames,
+        "observations": config.frames,
         "constant_bytes": memory.constant_bytes,
         "working_bytes": memory.working_bytes,
         "compile": "cc -std=c99 -O2 -o actor actor.c && ./actor --check < frames.bin",
@@ -113,7 +115,7 @@ def _accelerator(config: ExportConfig, agent: Path, run_dir: Path) -> Written:
     state = fixed_file.read(agent).state
     layout = export.write(state, folder, size, config.frames, config.updates, config.batch_size, config.seed)
     found = ("jobs", "cycles", "compared_lines", "accumulator_bits")
-    return folder / "layout.json", {name: layout[name] for name in found} | {"play": "cd rtl && ./play.sh"}
+    return folder / "layout.json", {name: layout[name] for name in found} | {"play": "./play.sh"}
 
 
 def _rtl(config: ExportConfig, run_dir: Path) -> Written:

@@ -155,12 +155,22 @@ def _accelerator(found: Summary) -> Iterator[str]:
 
 
 def _export(found: Summary) -> Iterator[str]:
-    carried = (
-        f", with {count(found['frames'], 'frame')} and the votes they must give"
-        if found.get("frames")
-        else ""
-    )
+    carried = ""
+    if found.get("frames"):
+        carried = f", with {count(found['frames'], 'frame')} and the votes they must give"
+    elif found.get("observations"):
+        carried = f", with {count(found['observations'], 'observation')} and the actions they must give"
+    elif found.get("jobs"):
+        carried = (
+            f", with {count(found['jobs'], 'job')} and the {found['compared_lines']:,} lines they must give"
+        )
     yield f"Wrote the {found['to']} export{carried}: {size(found['bytes'])} in {duration(found['seconds'])}."
+    if "constant_bytes" in found:
+        constant, working = size(found["constant_bytes"]), size(found["working_bytes"])
+        yield f"The compiled program holds {constant} of constants and works in {working}."
+    for key, says in (("compile", "Check it in its folder"), ("play", "Play it there")):
+        if key in found:
+            yield f"{says}: {found[key]}"
     if found.get("verdict"):
         yield f"{str(found['verdict']).rstrip('.')}."
 

@@ -22,6 +22,7 @@ from spikestill.common.provenance import file_sha256, git_commit, machine, versi
 from spikestill.common.stage import StageResult
 from spikestill.configs.pipeline import ReportConfig
 from spikestill.run_folder import entries, game_of, stages_done
+from spikestill.verdicts import shortened
 
 MAX_VIDEO_BYTES = 8 << 20
 STRIP_FRAMES = 6
@@ -85,6 +86,7 @@ def write_report(run_dir: Path, state: Stages, teacher: Path | None, path: Path)
         tiles=_tiles(summaries),
         **(_scores(summaries["evaluate"]) if "evaluate" in state else {"scores": []}),
         held_out=held_out,
+        shortened=shortened(summaries.get("distill", {})),
         curve_charts=learning_curve(run_dir / METRICS, held_out=held_out),
         strip=strip,
         strip_agreement=agreement,

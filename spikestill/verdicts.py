@@ -90,6 +90,19 @@ def _distill(found: Summary) -> Iterator[str]:
         f"{count(found['steps'], 'batch').replace('batchs', 'batches')}, {found['samples']:,} frames, in "
         f"{duration(found['seconds'])} ({found['samples_per_s']:,.0f} frames a second)."
     )
+    if cut := shortened(found):
+        yield cut
+
+
+def shortened(found: Summary) -> str:
+    """Return what is to be said of a training whose schedule was cut to the minutes there were, '' for another one."""
+    fitted = found.get("fitted")
+    if not fitted or fitted["steps"] >= fitted["asked"]:
+        return ""
+    return (
+        f"The training was cut to {fitted['minutes']:g} minutes of this machine: {fitted['steps']:,} of "
+        f"{fitted['asked']:,} batches. With more --minutes it does the rest."
+    )
 
 
 def _map(found: Summary) -> Iterator[str]:
@@ -239,6 +252,8 @@ def _run(found: Summary) -> Iterator[str]:
         f"({low:,.4g} to {high:,.4g}){part}."
     )
     yield f"It runs on {found['cores']:,} cores and missed {count(found['misses'], 'decision')} in real time."
+    if cut := shortened(found):
+        yield cut
     yield f"All stages took {duration(sum(found['seconds'].values()))}."
     yield f"Report: {found['report']}"
 

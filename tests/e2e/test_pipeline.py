@@ -22,10 +22,12 @@ from spikestill.common.errors import UserError
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult, stop_on_signal
 from spikestill.configs.mapping import MapConfig
+from spikestill.configs.pipeline import STAGES
 from spikestill.configs.play import EvaluateConfig
 from spikestill.configs.record import RecordConfig
 from spikestill.deploy import mapping
 from spikestill.pipeline import State, stage_key, up_to_date
+from spikestill.report import write_report
 from spikestill.teacher.atari.q_network import initial_weights
 from spikestill.teacher.checkpoint import save_teacher
 from spikestill.verbs import VERBS, Verb
@@ -323,6 +325,16 @@ def test_the_run_folders_teacher_comes_before_the_zoos(
         == cli.FAILED
     )
     assert taken == [tmp_path / "teacher.safetensors"]
+
+
+def test_a_training_that_was_cut_to_its_minutes_is_told_in_the_report(folder: Path, tmp_path: Path) -> None:
+    stages = State(folder / "run").stages
+    assert "The training was cut" not in (folder / "run" / REPORT).read_text()
+    stages["distill"]["summary"]["fitted"] = {"minutes": 6.0, "asked": 1800, "steps": 1100}
+    teacher = folder / "teacher.safetensors"
+    write_report(folder / "run", {name: stages[name] for name in STAGES}, teacher, tmp_path / REPORT)
+    told = "The training was cut to 6 minutes of this machine: 1,100 of 1,800 batches."
+    assert told in (tmp_path / REPORT).read_text()
 
 
 def test_the_report_needs_nothing_outside_itself(folder: Path) -> None:

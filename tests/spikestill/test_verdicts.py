@@ -68,6 +68,30 @@ def test_a_poor_result_says_so() -> None:
     assert "No game ended" in verdict("record", empty)[0]
 
 
+def test_a_training_that_was_cut_to_its_minutes_says_so() -> None:
+    found = {
+        "agreement": 0.9,
+        "held_out_steps": 10,
+        "steps": 4,
+        "samples": 512,
+        "seconds": 1.0,
+        "samples_per_s": 512.0,
+    }
+    told = "The training was cut to 0.5 minutes of this machine: 4 of 9 batches. With more --minutes it does the rest."
+    for fitted, last in ({"steps": 4}, told), ({"steps": 9}, ""):
+        words = verdict("distill", found | {"fitted": {"minutes": 0.5, "asked": 9, **fitted}})
+        assert words[2:] == [last] * bool(last)
+    score = {
+        "mean": 18.0,
+        "ci95": (17.0, 19.0),
+        "episodes": 10,
+        "cores": 9,
+        "misses": 0,
+        "seconds": {"map": 1.0},
+    }
+    assert told in verdict("run", score | {"report": "r", "fitted": {"minutes": 0.5, "asked": 9, "steps": 4}})
+
+
 def test_a_rung_that_was_skipped_is_not_a_row_of_zeros() -> None:
     rungs = [
         {"name": "pytorch", "frames": 8, "mismatches": 0},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import os
@@ -17,7 +18,8 @@ import pytest
 import torch
 
 from spikestill import cli
-from spikestill.common.artefacts import BUFFER, CORE_MAP, GAME, REPORT, RESUMED_FROM, STUDENT
+from spikestill import report as reports
+from spikestill.common.artefacts import BUFFER, CORE_MAP, GAME, REPORT, RESUMED_FROM, SMALL_GAME, STUDENT
 from spikestill.common.errors import UserError
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult, stop_on_signal
@@ -28,11 +30,18 @@ from spikestill.configs.record import RecordConfig
 from spikestill.deploy import mapping
 from spikestill.pipeline import State, stage_key, up_to_date
 from spikestill.report import write_report
+from spikestill.runtime.recording import write_smaller
 from spikestill.teacher.atari.q_network import initial_weights
 from spikestill.teacher.checkpoint import save_teacher
 from spikestill.verbs import VERBS, Verb
 from tests.recipes import SHORT_RUN
 
+STICKING_OUT = """() => [...document.querySelectorAll("body *")].filter(each => {
+    for (let up = each; up !== document.body; up = up.parentElement)
+      if (["auto", "scroll", "hidden"].includes(getComputedStyle(up).overflowX)) return false;
+    return each.getBoundingClientRect().right > innerWidth + 1;
+  }).map(each => each.tagName)"""
+"""What ends to the right of the window in a page, in JavaScript."""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -362,6 +371,52 @@ def test_the_report_shows_itself_in_a_browser(folder: Path, tmp_path: Path) -> N
     )  # fmt: skip
     assert run.stdout.count("<svg") == 4
     assert "neurosynaptic cores" in run.stdout
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium")
+def test_every_page_fits_a_telephone_and_a_desk(folder: Path, tmp_path: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    run_dir, pages = folder / "run", [folder / "run" / REPORT]
+    estimate = ["estimate", "--run_dir", str(run_dir), "--frames", "4"]
+    assert cli.main(estimate) == 0
+    for name in (BUFFER, STUDENT, CORE_MAP, "verify.json", "evaluate.json", "play.json", "estimate.json", ""):
+        pages.append(tmp_path / f"{name or 'folder'}.html")
+        assert cli.main(["inspect", str(run_dir / name), "--html", str(pages[-1])]) == 0
+    with playwright.sync_playwright() as browsers:
+        browser = browsers.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for width in (400, 1400):
+            page = browser.new_page(viewport={"width": width, "height": 900})
+            wrong: list[str] = []
+            page.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
+            for path in pages:
+                page.goto(path.as_uri())
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, path.name
+                assert page.locator("h1").inner_text()
+                # Nothing sticks out of the window but what scrolls by itself.
+                assert page.evaluate(STICKING_OUT) == [], path.name
+            assert not wrong
+        browser.close()
+
+
+def test_a_large_video_is_shown_smaller_beside_a_link_to_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder / "run", tmp_path / "run")
+    small = tmp_path / "run" / SMALL_GAME
+    write_smaller(tmp_path / "run" / GAME, small)
+    content, whole = small.read_bytes(), (tmp_path / "run" / GAME).stat().st_size
+    assert len(content) < whole
+    small.unlink()
+    for most, shown in ((whole, ""), (whole - 1, content), (len(content) - 1, small.name)):
+        monkeypatch.setattr(reports, "MAX_VIDEO_BYTES", most)
+        assert cli.main(["report", str(tmp_path / "run")]) == 0
+        page = (tmp_path / "run" / REPORT).read_text()
+        embedded = re.search(r"data:video/mp4;base64,([^\"]+)", page)
+        assert (embedded is None) == (shown == small.name)
+        if embedded and shown:
+            assert base64.b64decode(embedded[1]) == small.read_bytes() == content
+        assert (f'src="{small.name}"' in page) == (shown == small.name)
+        assert (f'href="{GAME}"' in page) == bool(shown)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from spikestill.configs.teach import TeachConfig
 from spikestill.teacher.atari.actor import Actor, Transition
 from spikestill.teacher.atari.device_learner import DeviceLearner
 from spikestill.teacher.atari.device_replay import DeviceReplay
+from spikestill.teacher.atari.environment import action_meanings
 from spikestill.teacher.atari.host_learner import HostLearner
 from spikestill.teacher.atari.learner import DivergedError, Learner, UpdateReport
 from spikestill.teacher.atari.q_network import Weights
@@ -81,6 +82,8 @@ class Training:
 
     def __init__(self, config: TeachConfig, checkpoint: Path | None = None) -> None:
         self.config = config
+        # Before the games are made, which takes seconds.
+        initial = _initial_weights(config) if checkpoint is None and config.initial is not None else None
         torch.set_num_threads(1)
         keep_freed_memory()
         # The emulators' thread, begun in the acting thread, takes over its priority.
@@ -103,9 +106,9 @@ class Training:
         if checkpoint is not None:
             with restoring(checkpoint, BEGIN_ANEW):
                 self.restore(checkpoint)
-        elif config.initial is not None:
-            self.learner.begin_with(_initial_weights(config, self.actor.actions))
-            self.parents = {"initial": file_sha256(config.initial)}
+        elif initial is not None:
+            self.learner.begin_with(initial)
+            self.parents = {"initial": file_sha256(Path(str(config.initial)))}
 
     def round(self) -> list[UpdateReport]:
         """Run one round; return the reports of its updates (none before ``replay_start``)."""
@@ -252,7 +255,9 @@ def _learning(config: TeachConfig, actions: int) -> tuple[Replay | DeviceReplay,
     return on_host, HostLearner(config, actions, on_host, config.threads or cores())
 
 
-def _initial_weights(config: TeachConfig, actions: int) -> Weights:
+def _initial_weights(config: TeachConfig) -> Weights:
+    """Return the weights of the teacher to begin with."""
+    actions = len(action_meanings(config.environment.game))
     weights, game, found, _ = read_teacher(Path(str(config.initial)))
     if found != actions:
         raise UserError(

@@ -94,6 +94,7 @@ def test_a_training_stopped_in_a_snapshots_games_goes_on_as_if_it_had_not(whole,
         assert result.summary[name] == whole.summary[name]
 
 
+@pytest.mark.slow
 def test_a_training_stopped_in_its_last_games_is_not_finished_before_them(whole, tmp_path, monkeypatch):
     asked = Training.select
 
@@ -174,6 +175,7 @@ def test_the_games_that_choose_are_not_those_of_evaluate():
         EvaluateConfig(seed=SEED)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_from_before_snapshots_goes_on_and_may_choose_from_there_on(tmp_path):
     config = dataclasses.replace(CONFIG, selection_period=0, selection_games=50)
     run(dataclasses.replace(config, steps=144), tmp_path)

@@ -10,6 +10,8 @@ WIDTH = 160
 """Columns where standard output is no terminal."""
 # Series that mean nothing as numbers on a terminal, and assumptions, which were printed line by line; --json has them.
 SKIPPED = ("histogram", "returns", "curve", "assumptions")
+HEADINGS = {"ci95": "95 % interval", "percent_of_teacher": "% of the teacher"}
+"""Columns that are called otherwise than their keys; in all others an underscore is a space."""
 
 
 def print_summary(title: str, summary: Mapping[str, Any]) -> None:
@@ -27,6 +29,8 @@ def print_summary(title: str, summary: Mapping[str, Any]) -> None:
         scalars.add_column(overflow="fold")
     tables: list[tuple[str, list[Mapping[str, Any]]]] = []
     for name, value in flat(summary):
+        if name == "finished" and value:
+            continue
         if isinstance(value, list) and value and all(isinstance(row, Mapping) for row in value):
             tables.append((name, value))
         else:
@@ -36,7 +40,8 @@ def print_summary(title: str, summary: Mapping[str, Any]) -> None:
         columns = [key for key in rows[0] if key not in SKIPPED]
         for column in columns:
             justify: Literal["left", "right"] = "left" if isinstance(rows[0][column], str) else "right"
-            table.add_column(column, justify=justify, overflow="fold")
+            heading = HEADINGS.get(column, column.replace("_", " "))
+            table.add_column(heading, justify=justify, overflow="fold")
         for row in rows[:MAX_ROWS]:
             table.add_row(*(shown(row.get(column)) for column in columns))
         console.print(table)

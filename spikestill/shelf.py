@@ -37,7 +37,7 @@ def row(game: str, name: str, root: Path = ROOT) -> dict[str, Any]:
         "game": game,
         "kind": kind,
         "score": card["mean"] if scored else None,
-        "ci95": f"{low:g} to {high:g}" if scored and low is not None else "",
+        "ci95": f"{low:,.4g} to {high:,.4g}" if scored and low is not None else "",
         "episodes": card.get("episodes"),
         "percent_of_teacher": card.get("percent_of_teacher"),
         "cores": card.get("cores"),

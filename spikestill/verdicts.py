@@ -226,10 +226,13 @@ def _evaluate(found: Summary) -> Iterator[str]:
 
 def _scored(found: Summary, who: str) -> Iterator[str]:
     low, high = found["ci95"]
-    yield (
-        f"{who}: {found['mean']:,.4g} on average over {count(found['episodes'], 'game')} "
-        f"(95 % interval {low:,.4g} to {high:,.4g})."
-    )
+    if found["episodes"] == 1:
+        yield f"{who}: {found['mean']:,.4g} in 1 game."
+    else:
+        yield (
+            f"{who}: {found['mean']:,.4g} on average over {count(found['episodes'], 'game')} "
+            f"(95 % interval {low:,.4g} to {high:,.4g})."
+        )
     chance, teacher = found.get("random"), found.get("teacher")
     if chance is not None and found["mean"] <= chance["ci95"][1]:
         yield f"That is no better than random play, which scores {chance['mean']:,.4g}."

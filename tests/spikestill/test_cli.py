@@ -217,7 +217,8 @@ def test_what_has_no_words_is_a_table(student: Path, capsys: pytest.CaptureFixtu
     text = capsys.readouterr().out
     assert "kind" in text
     assert "student" in text
-    assert "fan_in" in text
+    assert "fan in" in text
+    assert "finished" not in text
 
 
 def test_a_user_error_while_running_gives_status_1_and_one_line(

@@ -45,6 +45,11 @@ def test_a_score_beside_its_teacher_and_chance() -> None:
     ]
 
 
+def test_one_game_has_no_interval() -> None:
+    words = verdict("evaluate", SCORED | {"episodes": 1, "ci95": (400.0, 400.0), "random": CHANCE})
+    assert words[0] == "Space Invaders, agent student: 400 in 1 game."
+
+
 def test_a_poor_result_says_so() -> None:
     words = verdict("evaluate", SCORED | {"mean": 150.0, "episodes": 5, "random": CHANCE})
     assert words[1:] == [

@@ -14,6 +14,8 @@ SMALL_GAME = "game-small.mp4"
 EVALUATE = "evaluate.json"
 REPORT = "report.html"
 SWEEP = "sweep.json"
+STATE = "pipeline.json"
+"""What `spikestill run` keeps of its stages."""
 
 INPUTS: dict[str, dict[str, str]] = {
     "record": {"teacher": TEACHER},

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
 MALFORMED = (OSError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError)
 """What reading a foreign or damaged file can raise before every value in it is checked: JSON too deep to parse gives
 RecursionError (a RuntimeError), an infinite size OverflowError (an ArithmeticError)."""
@@ -24,6 +28,25 @@ class UserError(ValueError):
         self.remedy = remedy
         mark = "?" if (remedy or "").startswith("did you mean") else "."
         super().__init__(f"{what}. {remedy[0].upper()}{remedy[1:]}{mark}" if remedy else what)
+
+
+@contextlib.contextmanager
+def restoring(path: Path, remedy: str) -> Iterator[None]:
+    """Turn what missing, misshapen or wicked content of a file raises into an error that names the file.
+
+    Raises:
+        UserError: the content does not fit.
+    """
+    try:
+        yield
+    except UserError as error:
+        if str(path) in error.what:
+            raise
+        raise UserError(f"{path}: {error.what}", error.remedy or remedy) from error
+    except MALFORMED as error:
+        raise UserError(
+            f"{path}: its content does not fit: {type(error).__name__}: {error}", remedy
+        ) from error
 
 
 class BackendError(RuntimeError):

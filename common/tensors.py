@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from spikestill.common.atomic import atomic_path
-from spikestill.common.errors import MALFORMED, UserError
 from spikestill.common.provenance import Provenance, check_content, content_sha256, warn_unchecked
 from spikestill.common.tensor_file import open_tensor_file
 
 VERSION = 2
+MOMENTS = {
+    "Adam": {"step", "exp_avg", "exp_avg_sq"},
+    "SGD": {"momentum_buffer"},
+    "CenteredRMSprop": {"square_avg", "grad_avg"},
+}
+"""Optimiser to what it keeps of each parameter."""
 
 
 def write_tensors(
@@ -64,23 +68,6 @@ def read_tensors(path: Path, schema: str, remedy: str) -> tuple[dict[str, Tensor
         return tensors, metadata
 
 
-@contextlib.contextmanager
-def restoring(path: Path, remedy: str) -> Iterator[None]:
-    """Turn what a checkpoint with missing or misshapen content raises into an error that names the file.
-
-    Raises:
-        UserError: the content does not fit.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except MALFORMED as error:
-        raise UserError(
-            f"{path}: its content does not fit: {type(error).__name__}: {error}", remedy
-        ) from error
-
-
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return the optimiser's moments as tensors ``optimizer.INDEX.NAME``; a moment that is None is left out."""
     return {
@@ -92,12 +79,35 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Give the optimiser the moments that :func:`optimizer_tensors` returned; other names are passed over."""
+    """Give the optimiser the moments that :func:`optimizer_tensors` returned; other names are passed over.
+
+    Raises:
+        ValueError, LookupError: a moment is missing, misshapen, not finite, or of no parameter.
+    """
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
     moments: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith("optimizer."):
             _, index, moment = name.split(".")
             moments.setdefault(int(index), {})[moment] = value
+    wanted = MOMENTS[type(optimizer).__name__]
+    for number, found in moments.items():
+        if not 0 <= number < len(parameters) or set(found) != wanted:
+            raise ValueError(
+                f"optimizer.{number} has {sorted(found)}, {sorted(wanted)} of {len(parameters)} wanted"
+            )
+        for moment, value in found.items():
+            shape = () if moment == "step" else tuple(parameters[number].shape)
+            if (
+                tuple(value.shape) != shape
+                or not value.is_floating_point()
+                or not torch.isfinite(value).all()
+            ):
+                raise ValueError(
+                    f"optimizer.{number}.{moment} is {value.dtype} {tuple(value.shape)}, finite {shape} wanted"
+                )
+            if moment in ("step", "exp_avg_sq", "square_avg") and bool((value < 0).any()):
+                raise ValueError(f"optimizer.{number}.{moment} holds values below 0")
     whole = optimizer.state_dict()
     whole["state"] = moments
     optimizer.load_state_dict(whole)

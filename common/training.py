@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spikestill.common import curve
-from spikestill.common.errors import UserError
+from spikestill.common.errors import UserError, restoring
 from spikestill.common.progress import Progress
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import stop_on_signal
@@ -19,6 +21,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BEGIN_ANEW = "start again in another --run_dir"
+
+
+@contextlib.contextmanager
+def going_on_from(path: Path | None) -> Iterator[None]:
+    """Let errors of a training name the file that it went on from, or began with; None: there is none."""
+    try:
+        yield
+    except UserError as error:
+        if path is None or str(path) in error.what:
+            raise
+        raise UserError(f"{error.what}; it went on from {path}", error.remedy) from error
 
 
 class Checkpoint(NamedTuple):
@@ -75,7 +88,7 @@ def read_checkpoint(
     Raises:
         UserError: the file cannot be read, or was written with other options or in another format.
     """
-    from spikestill.common.tensors import read_tensors, restoring
+    from spikestill.common.tensors import read_tensors
 
     tensors, metadata = read_tensors(path, schema, BEGIN_ANEW)
     with restoring(path, BEGIN_ANEW):
@@ -90,6 +103,51 @@ def read_checkpoint(
             f"give --precision {saved}, or {BEGIN_ANEW}",
         )
     return Checkpoint(tensors, counters, parents)
+
+
+def check_arrays(found: Mapping[str, Any], like: Mapping[str, Any]) -> None:
+    """Raise unless a checkpoint's arrays are such as a training that begins has.
+
+    Args:
+        found: the checkpoint's, NumPy's or PyTorch's, by name.
+        like: a fresh training's: a dtype and a shape for each; what is a real number is finite.
+
+    Raises:
+        ValueError, KeyError: one is missing, of another shape or dtype, or not finite.
+    """
+    for name, wanted in like.items():
+        given = found[name]
+        if tuple(given.shape) != tuple(wanted.shape) or given.dtype != wanted.dtype:
+            raise ValueError(
+                f"{name} is {given.dtype} {tuple(given.shape)}, {wanted.dtype} {tuple(wanted.shape)} wanted"
+            )
+        if "float" in str(given.dtype) and not bool((abs(given) < math.inf).all()):
+            raise ValueError(f"{name} holds values that are not finite")
+
+
+def check_counters(found: Mapping[str, Any], like: Mapping[str, Any]) -> None:
+    """Raise unless a checkpoint's counters are such as a training that begins has.
+
+    Args:
+        found: the checkpoint's.
+        like: a fresh training's: whole numbers are from 0 to 2^62, numbers finite, in lists and groups too.
+
+    Raises:
+        ValueError, KeyError: one is missing, of another type or out of range.
+    """
+    for name, value in like.items():
+        given = found[name]
+        if isinstance(value, int):
+            if type(given) is not int or not 0 <= given <= 1 << 62:
+                raise ValueError(f"{name} is {str(given)[:60]!r}, a whole number from 0 wanted")
+            continue
+        if not isinstance(given, type(value)):
+            raise ValueError(f"{name} is {type(given).__name__}, {type(value).__name__} wanted")
+        inner = (
+            given.values() if isinstance(given, Mapping) else given if isinstance(given, list) else [given]
+        )
+        if not all(type(each) in (int, float) and abs(each) < math.inf for each in inner):
+            raise ValueError(f"{name} is {str(given)[:60]}, finite numbers wanted")
 
 
 def filled(saved: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spikestill.common.environment import environment
-from spikestill.common.errors import UserError
+from spikestill.common.environment import Box, EnvironmentSpec, environment
+from spikestill.common.errors import UserError, restoring
 from spikestill.common.stage import StageResult
 from spikestill.configs.play import CompareConfig, ReplayConfig
 from spikestill.runtime.agents import Agent, agent_files, open_agent
 from spikestill.runtime.crew import ROLES
 from spikestill.runtime.live import open_game
-from spikestill.runtime.trace import AgentTrace, PlayTrace, kept_neurons, load, packed_spikes
+from spikestill.runtime.trace import REMEDY, AgentTrace, PlayTrace, kept_neurons, load, packed_spikes
 
 
 def run(config: ReplayConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
@@ -34,7 +34,9 @@ def run(config: ReplayConfig, run_dir: Path, *, resume: bool = False) -> StageRe
     trace = load(config.trace)
     recorded = _agent(trace, config.index, config.trace)
     name = config.agent or recorded.name
-    spec = environment(trace.environment.game)
+    with restoring(config.trace, REMEDY):
+        spec = environment(trace.environment.game)
+        _check_actions(trace, config.index, spec)
     given = {role: getattr(config, role) for role in ROLES}
     with contextlib.closing(open_agent(name, spec, agent_files(name, spec.name, given))) as agent:
         played = play_again(trace, config.index, agent)
@@ -104,6 +106,24 @@ def play_again(trace: PlayTrace, index: int, agent: Agent) -> AgentTrace:
         kept=kept,
         spikes=np.stack(spikes) if spikes else np.zeros((0, len(kept)), np.uint8),
     )
+
+
+def _check_actions(trace: PlayTrace, index: int, spec: EnvironmentSpec) -> None:
+    """Raise ValueError where the actions that are to be played are none of the environment's."""
+    leader = trace.agents[index].leader
+    action = trace.agents[index if leader is None else leader].action
+    if not len(action):
+        return
+    if isinstance(spec.actions, Box):
+        fits = action.shape[1:] == spec.actions.shape and action.dtype.kind == "f"
+    else:
+        fits = (
+            action.ndim == 1
+            and action.dtype.kind in "iu"
+            and 0 <= action.min() <= action.max() < len(spec.actions.names)
+        )
+    if not fits:
+        raise ValueError(f"its actions are {action.dtype} {action.shape}, not those of {spec.name}")
 
 
 def _agent(trace: PlayTrace, index: int, path: Path) -> AgentTrace:

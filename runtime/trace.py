@@ -22,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -33,7 +34,7 @@ import numpy.typing as npt
 from spikestill.common.atomic import write_bytes
 from spikestill.common.errors import MALFORMED, UserError
 from spikestill.common.hdf5 import Hdf5File
-from spikestill.common.limits import HDF5_EXTRA, HDF5_FACTOR
+from spikestill.common.limits import HDF5_EXTRA, HDF5_FACTOR, NET_VALUES
 from spikestill.common.policy import Trace
 from spikestill.common.provenance import Provenance, check_content, check_schema, content_sha256
 from spikestill.common.spikes import DISAGREE, SpikeTrace
@@ -232,8 +233,10 @@ def load(path: Path) -> PlayTrace:
     try:
         with Hdf5File(path, "trace", REMEDY) as file:
             return _read(file, path)
-    except UserError:
-        raise
+    except UserError as error:
+        if str(path) in error.what:
+            raise
+        raise UserError(f"{path}: not a readable trace: {error.what}", REMEDY) from error
     except MALFORMED as error:
         raise UserError(f"{path}: not a readable trace: {error}", REMEDY) from error
 
@@ -250,5 +253,53 @@ def _read(file: Hdf5File, path: Path) -> PlayTrace:
     for index, agent in enumerate(description["agents"]):
         shapes = tuple((int(o), int(h), int(w)) for o, h, w in agent["shapes"])
         found = {name: arrays[f"{index}_{name}"] for name in ARRAYS}
-        agents.append(AgentTrace(str(agent["name"]), agent["leader"], shapes, **found))
-    return PlayTrace(EnvironmentConfig(**description["environment"]), int(description["seed"]), tuple(agents))
+        made = AgentTrace(str(agent["name"]), agent["leader"], shapes, **found)
+        _check(made, index, len(description["agents"]))
+        agents.append(made)
+    seed = int(description["seed"])
+    if not 0 <= seed < 1 << 63:
+        raise ValueError(f"seed is {seed}, 0..2^63 - 1 wanted")
+    return PlayTrace(EnvironmentConfig(**description["environment"]), seed, tuple(agents))
+
+
+def _check(agent: AgentTrace, index: int, agents: int) -> None:
+    """Raise ValueError unless an agent's arrays go together as the module's docstring has them."""
+    frames, decisions = len(agent.reward), len(agent.number)
+    neurons = sum(math.prod(shape) for shape in agent.shapes)
+    if (
+        any(not 1 <= side <= NET_VALUES for shape in agent.shapes for side in shape)
+        or neurons > 8 * NET_VALUES
+    ):
+        raise ValueError(f"agent {index} has layers of {agent.shapes}")
+    packed = -(-neurons // 8)
+    lengths = dict.fromkeys(("game", "action", "reward"), frames)
+    lengths |= dict.fromkeys(("number", "frame", "chosen", "scores"), decisions) | {"kept": packed}
+    kinds = {
+        "game": "i",
+        "reward": "f",
+        "number": "i",
+        "frame": "i",
+        "scores": "f",
+        "kept": "u",
+        "spikes": "u",
+    }
+    axes = {"action": (1, 2), "chosen": (1, 2), "scores": (2,), "spikes": (2,)}
+    for name in ARRAYS:
+        found: npt.NDArray[Any] = getattr(agent, name)
+        if found.ndim not in axes.get(name, (1,)) or found.dtype.kind not in kinds.get(name, "iuf"):
+            raise ValueError(f"{index}_{name} is {found.dtype} {found.shape}")
+        if len(found) != lengths.get(name, len(found)):
+            raise ValueError(f"{index}_{name} has {len(found)} rows, {lengths[name]} wanted")
+        if name in ("action", "reward") and not np.isfinite(found).all():
+            raise ValueError(f"{index}_{name} holds values that are not finite")
+    if agent.spikes.shape[1] != packed or len(agent.spikes) > decisions:
+        raise ValueError(
+            f"{index}_spikes is {agent.spikes.shape}, at most {decisions} rows of {packed} bytes wanted"
+        )
+    if decisions and (agent.number[0] < 0 or (np.diff(agent.number) <= 0).any()):
+        raise ValueError(f"{index}_number does not rise from 0")
+    if decisions and not 0 <= agent.frame.min() <= agent.frame.max() < max(1, frames):
+        raise ValueError(f"{index}_frame is not 0..{frames - 1}")
+    leader = agent.leader
+    if leader is not None and not (type(leader) is int and 0 <= leader < agents and leader != index):
+        raise ValueError(f"agent {index} watched agent {leader!r} of {agents}")

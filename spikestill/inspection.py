@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.atomic import write_text
-from spikestill.common.errors import MALFORMED, UserError
+from spikestill.common.errors import MALFORMED, UserError, restoring
 from spikestill.common.limits import regular_file
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult
@@ -253,7 +253,7 @@ def _student(path: Path) -> Contents:
 
 def _checkpoint(path: Path) -> Contents:
     """What ``--resume`` and ``--initial`` go on from: its step, and the options that it was begun with."""
-    from spikestill.common.tensors import read_tensors, restoring
+    from spikestill.common.tensors import read_tensors
 
     remedy = "give another checkpoint"
     tensors, metadata = read_tensors(path, schema_of(path), remedy)

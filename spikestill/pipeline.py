@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from spikestill.common.artefacts import GAME, INPUTS, REPORT, RESUMED_FROM, TEACHER
+from spikestill.common.artefacts import GAME, INPUTS, REPORT, RESUMED_FROM, STATE, TEACHER
 from spikestill.common.atomic import write_text
 from spikestill.common.errors import UserError
 from spikestill.common.provenance import file_sha256
@@ -25,7 +25,6 @@ from spikestill.configs.loading import plain
 from spikestill.configs.pipeline import STAGES, RunConfig
 from spikestill.verbs import VERBS
 
-STATE = "pipeline.json"
 SCHEMA, VERSION = "spikestill.pipeline", 1
 
 

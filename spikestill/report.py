@@ -15,19 +15,22 @@ import numpy.typing as npt
 
 from spikestill.charts import histogram, interval_chart, line_chart, png_uri
 from spikestill.common.agents import agent
-from spikestill.common.artefacts import BUFFER, CORE_MAP, GAME, REPORT, SMALL_GAME, STUDENT, TEACHER
+from spikestill.common.artefacts import BUFFER, CORE_MAP, GAME, REPORT, SMALL_GAME, STATE, STUDENT, TEACHER
 from spikestill.common.atomic import write_text
-from spikestill.common.errors import UserError
+from spikestill.common.errors import UserError, restoring
+from spikestill.common.limits import RECIPE_BYTES
 from spikestill.common.provenance import file_sha256, git_commit, machine, versions
 from spikestill.common.stage import StageResult
 from spikestill.configs.pipeline import ReportConfig
 from spikestill.run_folder import entries, game_of, stages_done
+from spikestill.summaries import check_stage
 from spikestill.verdicts import shortened
 
 MAX_VIDEO_BYTES = 8 << 20
 STRIP_FRAMES = 6
 CANDIDATES = 400
 METRICS = "distill.jsonl"
+REMEDY = "make it again, or move it away"
 Stages = Mapping[str, Mapping[str, Any]]
 
 
@@ -67,15 +70,23 @@ def write_report(run_dir: Path, state: Stages, teacher: Path | None, path: Path)
         UserError: an artefact is missing or unreadable.
     """
     from spikestill.deploy.core_map import load as load_map
+    from spikestill.deploy.inspection import summarise
     from spikestill.pictures import chip_cards
 
+    for name, saved in state.items():
+        with restoring(_told_by(run_dir, name), REMEDY):
+            check_stage(name, saved)
+            if name == "evaluate":
+                agent(saved["summary"]["agent"])
     summaries = {name: saved["summary"] for name, saved in state.items()}
     core_map = load_map(run_dir / CORE_MAP) if "map" in state else None
+    if core_map is not None:
+        summaries["map"] = summarise(core_map)
     strip: list[dict[str, Any]] = []
     agreement = ""
     if {"record", "distill"} <= set(state):
         strip, agreement = frame_strip(run_dir)
-    held_out = summaries.get("distill", {}).get("held_out_steps", 1) > 0
+    held_out = summaries.get("distill", {}).get("held_out_steps") != 0
     game = core_map.game if core_map is not None else game_of(run_dir)
     page = render(
         "report.html",
@@ -116,6 +127,11 @@ def write_report(run_dir: Path, state: Stages, teacher: Path | None, path: Path)
         provenance=_provenance(run_dir),
     )
     write_text(path, page)
+
+
+def _told_by(run_dir: Path, stage: str) -> Path:
+    """Return the file that a stage's figures come from."""
+    return run_dir / (f"{stage}.json" if (run_dir / f"{stage}.json").is_file() else STATE)
 
 
 def render(template: str, **values: Any) -> str:
@@ -206,7 +222,7 @@ Interval = tuple[float, float]
 def _measured(evaluation: Mapping[str, Any]) -> tuple[Stages, list[tuple[str, float, Interval]]]:
     """Return who was scored, with what was measured, and a row (name, mean, interval) for each."""
     measured = {agent(evaluation["agent"]).told_as: evaluation}
-    measured |= {name: evaluation[name] for name in ("teacher", "random") if name in evaluation}
+    measured |= {name: evaluation[name] for name in ("teacher", "random") if evaluation.get(name)}
     rows = []
     for name, each in measured.items():
         low, high = each["ci95"]
@@ -228,10 +244,17 @@ def learning_curve(path: Path, *, held_out: bool = True) -> list[str]:
     """
     if not path.is_file():
         return []
+    with restoring(path, REMEDY):
+        return _curves(path, held_out)
+
+
+def _curves(path: Path, held_out: bool) -> list[str]:
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     if not lines:
         return []
     x = [float(line["samples"]) for line in lines]
+    if not all(abs(float(line[key])) < np.inf for line in lines for key in ("samples", "agreement", "loss")):
+        raise ValueError("a line of it has a number that is not finite")
     charts = []
     for key, label, percent in (("agreement", "agreement with the teacher", True), ("loss", "loss", False)):
         series = [("training batches", x, [float(line[key]) for line in lines])]
@@ -350,4 +373,7 @@ def _provenance(run_dir: Path) -> str:
     lines += [f"{name:<9} {version}" for name, version in versions().items()]
     lines += [f"machine   {platform.platform()}, {machine()}", ""]
     recipe = run_dir / "run.config.yaml"
-    return "\n".join(lines) + "\n" + (recipe.read_text(encoding="utf-8") if recipe.is_file() else "")
+    if not recipe.is_file():
+        return "\n".join(lines) + "\n"
+    with restoring(recipe, REMEDY), recipe.open(encoding="utf-8") as file:
+        return "\n".join(lines) + "\n" + file.read(RECIPE_BYTES)

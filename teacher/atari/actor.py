@@ -16,6 +16,7 @@ import torch
 from spikestill.common.atari import PIXELS
 from spikestill.common.precision.operations import NATIVE, Operations
 from spikestill.common.progress import Progress
+from spikestill.common.training import check_arrays
 from spikestill.configs.teach import TeachConfig
 from spikestill.teacher.atari import q_network
 from spikestill.teacher.atari.environment import make_vector_env
@@ -138,7 +139,20 @@ class Actor:
         }
 
     def set_state(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
-        """Replay the segment's actions, which leads the games to the state they were saved in."""
+        """Replay the segment's actions, which leads the games to the state they were saved in.
+
+        Raises:
+            ValueError, LookupError: the actions are not those of a segment.
+        """
+        like = self.state()
+        check_arrays(arrays, {name: like[name] for name in ("segment", "rng", "rng_half")})
+        log, most = arrays["log"], self.config.segment_steps
+        if log.dtype != np.uint8 or log.shape != (len(log), self.config.num_envs) or len(log) > most:
+            raise ValueError(
+                f"log is {log.dtype} {log.shape}, at most {most} steps of {self.config.num_envs} games wanted"
+            )
+        if log.size and log.max() >= self.actions:
+            raise ValueError(f"log holds action {log.max()}, the game has {self.actions}")
         self.segment = int(arrays["segment"][0]) - 1
         self.restart()
         log = arrays["log"].astype(np.int64)

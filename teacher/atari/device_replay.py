@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from spikestill.common.atari import FRAMES, PIXELS, SIDE
-from spikestill.teacher.atari.replay import MIN_PRIORITY, RINGS
+from spikestill.teacher.atari.replay import MIN_PRIORITY, RINGS, check_state
 
 MIN_PROBABILITY = 1e-12
 
@@ -169,7 +169,8 @@ class DeviceReplay:
         }
 
     def set_state(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
-        """Restore what :meth:`state` returned, here or on the host."""
+        """Restore what :meth:`state` returned, here or on the host; see :meth:`Replay.set_state`."""
+        check_state(arrays, self.state(), self.length, 2 * len(self.priority))
         for name in RINGS:
             getattr(self, name)[: len(arrays[name])].copy_(torch.from_numpy(arrays[name]))
         # The host's tree has a power of two of them.

@@ -14,6 +14,7 @@ from spikestill.common.precision.formats import number_format
 from spikestill.common.precision.scaling import LossScale
 from spikestill.common.processor import compute_device
 from spikestill.common.tensors import optimizer_tensors, restore_optimizer
+from spikestill.common.training import check_arrays
 from spikestill.configs.teach import TeachConfig
 from spikestill.teacher.atari import q_network
 from spikestill.teacher.atari.ddqn import (
@@ -241,7 +242,15 @@ class Learner(abc.ABC):
         return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
     def set_state(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what :meth:`state` returned."""
+        """Restore what :meth:`state` returned.
+
+        Raises:
+            ValueError, LookupError: a tensor is missing, misshapen or not finite.
+        """
+        # Where no update was done yet there are no moments.
+        check_arrays(
+            tensors, {name: each for name, each in self.state().items() if not name.startswith("optimizer.")}
+        )
         with torch.no_grad():
             for name, weight in self.master.items():
                 weight.copy_(tensors[f"master.{name}"])

@@ -10,6 +10,7 @@ Sources: Mnih 2015 (replay), Schaul 2016 (priorities p^alpha, weights (N P)^-bet
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy.typing as npt
 
 from spikestill.common.atari import FRAMES, PIXELS, SIDE
 from spikestill.common.compiling import njit
+from spikestill.common.training import check_arrays
 
 MIN_PRIORITY = 1e-3
 RINGS = ("frames", "action", "reward", "done", "valid", "start")
@@ -129,6 +131,29 @@ def _tree_find(tree, masses):  # type: ignore[no-untyped-def]
     return found
 
 
+def check_state(
+    arrays: Mapping[str, npt.NDArray[Any]], like: Mapping[str, npt.NDArray[Any]], length: int, leaves: int
+) -> None:
+    """Raise ValueError or LookupError unless ``arrays`` are a replay's state, of the dtypes and shapes of ``like``.
+
+    Args:
+        arrays: of a checkpoint.
+        like: an empty replay's.
+        length: most steps of a stream.
+        leaves: most priorities.
+    """
+    check_arrays(arrays, {"scalars": like["scalars"]})
+    written, largest = arrays["scalars"].tolist()
+    if written != int(written) or written < 0 or largest <= 0:
+        raise ValueError(f"a replay of {written} steps, and a largest priority of {largest}")
+    used = min(int(written), length)
+    check_arrays(arrays, {name: np.empty((used, *like[name].shape[1:]), like[name].dtype) for name in RINGS})
+    found = arrays["leaves"]
+    check_arrays(arrays, {"leaves": np.empty(len(found), np.float64)})
+    if len(found) > leaves or not bool((found >= 0).all()):
+        raise ValueError(f"{len(found)} priorities, at most {leaves}, none below 0, wanted")
+
+
 class Replay:
     """A ring of frames for ``num_envs`` streams of equal length.
 
@@ -230,7 +255,12 @@ class Replay:
         }
 
     def set_state(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
-        """Restore what :meth:`state` returned, here or on a device."""
+        """Restore what :meth:`state` returned, here or on a device.
+
+        Raises:
+            ValueError, LookupError: an array is missing, misshapen or not finite.
+        """
+        check_state(arrays, self.state(), self.length, len(self.tree) // 2)
         for name in RINGS:
             getattr(self, name)[: len(arrays[name])] = arrays[name]
         half = len(self.tree) // 2

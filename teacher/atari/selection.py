@@ -15,6 +15,7 @@ from torch import Tensor
 
 from spikestill.common.environment import Observations
 from spikestill.common.policy import Policy
+from spikestill.common.training import check_counters
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.teacher.atari.q_network import Weights
 from spikestill.teacher.evaluation import evaluate, in_fixed_batches
@@ -100,7 +101,16 @@ class Selection:
         return dict(self.best or {}), counters
 
     def set_state(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
-        """Restore what :meth:`state` returned."""
+        """Restore what :meth:`state` returned.
+
+        Raises:
+            ValueError, LookupError: a counter is missing or of another type, or a score has no weights.
+        """
+        numbers = {"considered": 0, "score": 0.0, "best_score": 0.0, "best_step": 0}
+        given = {name: counters[name] for name in numbers}
+        check_counters(given, {name: each for name, each in numbers.items() if given[name] is not None})
+        if (given["best_score"] is None) != (not tensors) or (given["best_step"] is None) != (not tensors):
+            raise ValueError(f"a best score of {given['best_score']}, and {len(tensors)} weights that had it")
         self._considered, self.score = counters["considered"], counters["score"]
         self.best_score, self.best_step = counters["best_score"], counters["best_step"]
         self.best = tensors or None

@@ -20,13 +20,20 @@ import numpy as np
 import torch
 
 from spikestill.common.artefacts import RESUMED_FROM, TEACHER
-from spikestill.common.errors import UserError
+from spikestill.common.errors import UserError, restoring
 from spikestill.common.precision.formats import number_format
 from spikestill.common.processor import compute_device, cores, keep_freed_memory, yield_to_others
 from spikestill.common.provenance import Provenance, file_sha256
 from spikestill.common.stage import StageResult, goes_on
-from spikestill.common.tensors import restoring
-from spikestill.common.training import BEGIN_ANEW, Sitting, read_checkpoint, write_checkpoint
+from spikestill.common.training import (
+    BEGIN_ANEW,
+    Sitting,
+    check_arrays,
+    check_counters,
+    going_on_from,
+    read_checkpoint,
+    write_checkpoint,
+)
 from spikestill.configs.loading import plain
 from spikestill.configs.teach import TeachConfig
 from spikestill.teacher.atari.actor import Actor, Transition
@@ -217,14 +224,21 @@ class Training:
         for name, tensor in tensors.items():
             part, _, inner = name.partition(".")
             parts[part][inner] = tensor if part in ("learner", "selection") else tensor.numpy()
+        like = {"step": 0, "segment_began": 0, "target_due": 0, "games": 0, "returns": []}
+        check_counters(counters, like)
         self.learner.set_state(parts["learner"])
         try:
             self.learner.check_finite()
         except DivergedError as error:
             raise UserError(f"{path}: {error.what}", BEGIN_ANEW) from error
         self.replay.set_state(parts["replay"])
+        played = parts["replay"]["action"]
+        if played.size and not 0 <= played.min() <= played.max() < self.actor.actions:
+            raise ValueError(f"the replay holds action {played.max()}, the game has {self.actor.actions}")
         self.actor.set_state(parts["actor"])
         if "selection" in counters:
+            if parts["selection"]:
+                check_arrays(parts["selection"], self.learner.deployable())
             self.selection.set_state(parts["selection"], counters["selection"])
         self.parents = parents
         self.step, self.segment_began = counters["step"], counters["segment_began"]
@@ -284,12 +298,18 @@ def run(config: TeachConfig, run_dir: Path, *, resume: bool = False) -> StageRes
         UserError: a loss that is not finite, a full disk, an unusable checkpoint, a training from before without
             ``resume``.
     """
-    from torch.utils.tensorboard import SummaryWriter
-
     run_dir.mkdir(parents=True, exist_ok=True)
     checkpoint = run_dir / CHECKPOINT
     resume = goes_on("teach", run_dir, TEACHER, resume=resume)
-    training = Training(config, checkpoint if resume else None)
+    with going_on_from(checkpoint if resume else config.initial):
+        return _run(config, run_dir, checkpoint if resume else None)
+
+
+def _run(config: TeachConfig, run_dir: Path, resumed: Path | None) -> StageResult:
+    from torch.utils.tensorboard import SummaryWriter
+
+    checkpoint, resume = run_dir / CHECKPOINT, resumed is not None
+    training = Training(config, resumed)
     provenance = training.provenance()
     if not resume:
         # Of a training that ended before its first checkpoint.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import numpy.typing as npt
 import torch
 
 from spikestill.common.environment import Box, EnvironmentSpec
-from spikestill.common.errors import MALFORMED, UserError
+from spikestill.common.errors import UserError, restoring
+from spikestill.common.precision.names import check_emulated
 from spikestill.common.provenance import Provenance
 from spikestill.common.tensors import read_tensors, write_tensors
 
@@ -106,7 +108,7 @@ def read_agent(path: Path) -> AgentFile:
         UserError: the file cannot be read, a layer is missing or misshapen, or a weight is not finite.
     """
     tensors, metadata = read_tensors(path, SCHEMA, REMEDY)
-    try:
+    with restoring(path, REMEDY):
         net: dict[str, Any] = json.loads(metadata["net"])
         fields = tuple((str(name), int(size)) for name, size in net["fields"])
         low, high = (tuple(float(value) for value in net[name]) for name in ("low", "high"))
@@ -117,17 +119,14 @@ def read_agent(path: Path) -> AgentFile:
         count = len({name.split(".")[1] for name in tensors if name.startswith("critic.")})
         critics = [_layers(tensors, f"critic.{index}", observation + len(low), 1) for index in range(count)]
         bounds = (float(net["log_std"][0]), float(net["log_std"][1]))
+        if not all(map(math.isfinite, (*low, *high, *bounds))) or bounds[0] > bounds[1]:
+            raise ValueError(f"bounds {low}, {high}, {bounds} are not finite and in order")
+        check_emulated(str(net["precision"]))
         provenance = Provenance.from_json(metadata["provenance"])
         return AgentFile(
             str(net["environment"]), fields, low, high, net["algorithm"], str(net["precision"]), bounds, actor, critics,
             provenance,
         )  # fmt: skip
-    except UserError:
-        raise
-    except MALFORMED as error:
-        raise UserError(
-            f"{path}: its content does not fit: {type(error).__name__}: {error}", REMEDY
-        ) from error
 
 
 def _layers(

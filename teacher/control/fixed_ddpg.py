@@ -41,6 +41,10 @@ PLACES = ("input", "activation", "error", "gradient", "weight", "value", "quanti
 """Where values saturate: what enters, layers, errors, gradients, Adam's results, targets, 16-bit activations."""
 
 
+MOST_INPUTS = 1 << 16
+"""Of observations and actions of a file."""
+
+
 class Batch(NamedTuple):
     """Transitions as they come from the replay, real numbers; actions in -1..1."""
 
@@ -106,10 +110,7 @@ class FixedState:
 
     def sizes(self, network: str) -> tuple[int, ...]:
         """Return the layer sizes of ``actor`` or ``critic``, the input's first."""
-        inputs, outputs = self.observation_size, self.action_size
-        if network == CRITIC:
-            inputs, outputs = inputs + outputs, 1
-        return (inputs, *self.config.hidden, outputs)
+        return _sizes(self.config, self.observation_size, self.action_size, network)
 
     def sites(self, network: str) -> tuple[Affine | None, ...]:
         """Return the format of each layer's input: 16 bits after the quantisation delay, else None."""
@@ -119,13 +120,17 @@ class FixedState:
         return tuple(Affine.of(int(least), int(largest)) for least, largest in range_L2)
 
 
+def _sizes(config: FixedPointConfig, observation: int, action: int, network: str) -> tuple[int, ...]:
+    """Return the layer sizes of ``actor`` or ``critic``, the input's first."""
+    if network == ACTOR:
+        return (observation, *config.hidden, action)
+    return (observation + action, *config.hidden, 1)
+
+
 def initial_state(config: FixedPointConfig, observation_size: int, action_size: int, seed: int) -> FixedState:
     """Return an untrained agent; its target networks are copies."""
     random = np.random.default_rng(seed)
-    sizes = {
-        ACTOR: (observation_size, *config.hidden, action_size),
-        CRITIC: (observation_size + action_size, *config.hidden, 1),
-    }
+    sizes = {name: _sizes(config, observation_size, action_size, name) for name in (ACTOR, CRITIC)}
     networks = {}
     for name, of in sizes.items():
         weight_N = fixed_network.initial(of, config.formats, random)
@@ -374,28 +379,60 @@ def from_arrays(arrays: Mapping[str, npt.NDArray[Any]], plain: Mapping[str, Any]
 
     Raises:
         UserError: an array is missing, or of another shape or type.
+        ValueError, LookupError, TypeError: a value is out of range, or missing.
     """
-    options = dict(plain["config"])
-    options |= {"hidden": tuple(options["hidden"]), "betas": tuple(options["betas"])}
-    config = FixedPointConfig(**options)
-    fresh = initial_state(
-        config, int(plain["observation_size"]), int(plain["action_size"]), int(plain["seed"])
-    )
-    networks = {}
-    for network in (ACTOR, CRITIC):
-        found = {}
-        for field in dataclasses.fields(NetworkState):
-            name, want = f"{network}.{field.name}", getattr(getattr(fresh, network), field.name)
-            array = arrays.get(name)
-            if array is None or array.shape != want.shape or array.dtype != want.dtype:
-                have = "missing" if array is None else f"{array.dtype} {array.shape}"
-                raise UserError(
-                    f"{name} is {have}, {want.dtype} {want.shape} wanted", "give another checkpoint"
-                )
-            found[field.name] = np.array(array)
-        networks[network] = NetworkState(**found)
-    first, second = (int(power) for power in plain["powers"])
-    return dataclasses.replace(
-        fresh, actor=networks[ACTOR], critic=networks[CRITIC], powers=(first, second),
-        updates=int(plain["updates"]), drawn=int(plain["drawn"]), saturated=dict(plain["saturated"]),
+    config = FixedPointConfig(**_options(plain["config"]))
+    whole = [plain[name] for name in ("observation_size", "action_size", "updates", "seed", "drawn")]
+    first, second = plain["powers"]
+    counts = [plain["saturated"][place] for place in PLACES]
+    if not all(type(number) is int and 0 <= number < 1 << 62 for number in (*whole, first, second, *counts)):
+        raise ValueError(f"sizes and counters are {str(whole + counts)[:200]}, whole numbers from 0 wanted")
+    if max(first, second) > 1 << POWER_FRACTION or not all(1 <= size <= MOST_INPUTS for size in whole[:2]):
+        raise ValueError(
+            f"powers {first}, {second}, {whole[0]} observations, {whole[1]} actions are out of range"
+        )
+    networks = {
+        network: _network(arrays, network, _sizes(config, whole[0], whole[1], network), config.formats.bits)
+        for network in (ACTOR, CRITIC)
+    }
+    state = FixedState(
+        config, whole[0], whole[1], networks[ACTOR], networks[CRITIC], (first, second), whole[2], whole[3], whole[4],
+        dict(zip(PLACES, counts, strict=True)),
     )  # fmt: skip
+    for network in (ACTOR, CRITIC):
+        state.sites(network)  # a range that no format has is refused now
+    return state
+
+
+def _options(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as they were before JSON, each of the type that it has by default."""
+    options = {**saved, "hidden": tuple(saved["hidden"]), "betas": tuple(saved["betas"])}
+    for field in dataclasses.fields(FixedPointConfig):
+        value, usual = options.get(field.name, field.default), field.default
+        numbers = value if isinstance(value, tuple) else (value,)
+        wanted = (int, float) if isinstance(usual, float) or field.name == "betas" else (type(usual), int)
+        if any(type(number) not in wanted for number in numbers):
+            raise ValueError(f"option {field.name} is {str(value)[:60]}")
+    return options
+
+
+def _network(
+    arrays: Mapping[str, npt.NDArray[Any]], network: str, sizes: tuple[int, ...], bits: int
+) -> NetworkState:
+    count = fixed_network.parameters(sizes)
+    found = {}
+    for field in dataclasses.fields(NetworkState):
+        name, array = f"{network}.{field.name}", arrays.get(f"{network}.{field.name}")
+        ranges = field.name == "range_L2"
+        want: tuple[str, tuple[int, ...]] = ("int64", (len(sizes) - 1, 2)) if ranges else ("int32", (count,))
+        if array is None or array.shape != want[1] or array.dtype != want[0]:
+            have = "missing" if array is None else f"{array.dtype} {array.shape}"
+            raise UserError(f"{name} is {have}, {want[0]} {want[1]} wanted", "give another checkpoint")
+        if int(array.max()) >= 1 << (bits - 1) or int(array.min()) < -(1 << (bits - 1)):
+            raise ValueError(f"{name} holds values of more than {bits} bits")
+        if field.name == "v_N" and int(array.min()) < 0:
+            raise ValueError(f"{name} holds values below 0")
+        if ranges and (array[:, 0] > array[:, 1]).any():
+            raise ValueError(f"{name} holds a range whose end is before its beginning")
+        found[field.name] = np.array(array)
+    return NetworkState(**found)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from spikestill.common.errors import MALFORMED, UserError
+from spikestill.common.errors import restoring
 from spikestill.common.provenance import Provenance
 from spikestill.common.tensors import read_tensors, write_tensors
 from spikestill.teacher.control import fixed_ddpg
@@ -55,17 +55,7 @@ def read(path: Path) -> FixedAgent:
         UserError: the file cannot be read, is no fixed-point agent, or an array is missing or misshapen.
     """
     tensors, metadata = read_tensors(path, SCHEMA, REMEDY)
-    try:
+    with restoring(path, REMEDY):
         plain = json.loads(metadata["agent"])
         state = fixed_ddpg.from_arrays({name: tensor.numpy() for name, tensor in tensors.items()}, plain)
-        bits = state.formats.bits
-        for name, tensor in tensors.items():
-            if tensor.dtype == torch.int32 and int(tensor.abs().max()) >> (bits - 1) > 1:
-                raise ValueError(f"{name} holds values of more than {bits} bits")
         return FixedAgent(state, str(plain["environment"]), Provenance.from_json(metadata["provenance"]))
-    except UserError as error:
-        raise UserError(f"{path}: {error.what}", REMEDY) from error
-    except MALFORMED as error:
-        raise UserError(
-            f"{path}: its content does not fit: {type(error).__name__}: {error}", REMEDY
-        ) from error

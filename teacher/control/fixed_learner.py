@@ -93,7 +93,13 @@ class FixedLearner:
         """See :class:`Learner`."""
         rest = dict(arrays)
         plain = json.loads(rest.pop("plain").tobytes().decode())
-        self.agent = fixed_ddpg.from_arrays(rest, plain)
+        found = fixed_ddpg.from_arrays(rest, plain)
+        own = self.agent
+        if (found.config, found.observation_size, found.action_size, found.seed) != (
+            own.config, own.observation_size, own.action_size, own.seed,
+        ):  # fmt: skip
+            raise ValueError("its agent has other options, sizes or another seed than the training")
+        self.agent = found
 
     def save(self, path: Path, spec: EnvironmentSpec, provenance: Provenance) -> None:
         """See :class:`Learner`."""

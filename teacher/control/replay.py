@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.training import check_arrays
 from spikestill.teacher.control.actor_critic import Batch
 
 RINGS = ("obs", "action", "reward", "going_on", "next_obs")
@@ -73,13 +74,14 @@ class Replay:
         """Restore what :meth:`state` returned.
 
         Raises:
-            ValueError, KeyError: an array is missing or of another shape.
+            ValueError, KeyError: an array is missing, of another shape or not finite, or nothing is in it.
         """
         size, place, capacity = (int(value) for value in arrays["place"])
         if capacity != self.capacity:
             raise ValueError(f"a replay of {capacity} transitions, {self.capacity} wanted")
+        if not 0 <= place < capacity or not 0 < size <= capacity:
+            raise ValueError(f"a replay of {size} transitions of {capacity}, the next at {place}")
+        check_arrays(arrays, {name: ring[:size] for name, ring in self._rings.items()})
         for name, ring in self._rings.items():
-            if arrays[name].shape != (size, *ring.shape[1:]):
-                raise ValueError(f"{name} has shape {arrays[name].shape}, {(size, *ring.shape[1:])} wanted")
             ring[:size] = arrays[name]
         self.size, self._next = size, place

@@ -20,14 +20,21 @@ import torch
 
 from spikestill.common.artefacts import RESUMED_FROM, TEACHER
 from spikestill.common.environment import Box, environment
-from spikestill.common.errors import UserError
+from spikestill.common.errors import UserError, restoring
 from spikestill.common.precision.names import FIXED
 from spikestill.common.precision.rounding import number_format
 from spikestill.common.processor import cores, keep_freed_memory
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult, goes_on
-from spikestill.common.tensors import restoring
-from spikestill.common.training import BEGIN_ANEW, Sitting, read_checkpoint, write_checkpoint
+from spikestill.common.training import (
+    BEGIN_ANEW,
+    Sitting,
+    check_arrays,
+    check_counters,
+    going_on_from,
+    read_checkpoint,
+    write_checkpoint,
+)
 from spikestill.configs.control import ControlConfig
 from spikestill.configs.loading import plain
 from spikestill.teacher.control.actor_critic import Both, in_turn
@@ -133,6 +140,11 @@ class Training:
         for name, array in arrays.items():
             part, _, inner = name.partition(".")
             parts.setdefault(part, {})[inner] = array
+        like, fresh = self.state()
+        # These may have any length.
+        free = ("replay.", "learner.plain", "envs.random")
+        check_arrays(arrays, {name: array for name, array in like.items() if not name.startswith(free)})
+        check_counters(counters, {name: value for name, value in fresh.items() if name != "rng"})
         self.learner.restore(parts["learner"])
         self.replay.set_state(parts["replay"])
         self.observations = self.envs.set_state(parts["envs"])
@@ -262,7 +274,7 @@ def run(config: ControlConfig, run_dir: Path, *, resume: bool = False) -> StageR
             "teach", run_dir, step=lambda: trainings.step, steps=config.steps, unit="steps", save=save,
             checkpoint_minutes=config.checkpoint_minutes, resumed=resume,
         )  # fmt: skip
-        with sitting:
+        with sitting, going_on_from(checkpoint if resume else None):
             found = _train(trainings, sitting, checkpoint)
     first = trainings.each[0]
     summary = {

@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import resource
 import select
 import shutil
@@ -216,28 +217,46 @@ def _link_or_copy(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def serve(root: Path, seed: int, quick: bool) -> None:
+def serve(root: Path, seed: int, quick: bool, only: str) -> None:
     """Read case numbers from standard input, answer a line of JSON for each."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     space = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE + ADDRESS_SPACE
     resource.setrlimit(resource.RLIMIT_AS, (space, resource.getrlimit(resource.RLIMIT_AS)[1]))
     with tempfile.TemporaryDirectory() as scratch:
-        worker = Worker(root, Path(scratch) / "case", seed, chosen(quick))
+        worker = Worker(root, Path(scratch) / "case", seed, chosen(quick, only))
         for line in sys.stdin:
             print(json.dumps(worker.case(int(line))), file=answers, flush=True)
 
 
-def chosen(quick: bool) -> list[Subject]:
-    """Return what is read: all, or where there are seconds only, what takes milliseconds."""
-    return [subject for subject in subjects() if not quick or subject.weight >= 20]
+def chosen(quick: bool, only: str = "") -> list[Subject]:
+    """Return what is read: all, or where there are seconds only, what takes milliseconds.
+
+    Args:
+        quick: only what takes milliseconds.
+        only: a pattern that a subject's name has; a case of a pattern is that case with the same pattern alone.
+    """
+    return [
+        subject for subject in subjects()
+        if (not quick or subject.weight >= 20) and re.search(only, subject.name)
+    ]  # fmt: skip
 
 
 class Process:
     """A worker in a process of its own, which may crash or hang."""
 
-    def __init__(self, root: Path, seed: int, quick: bool) -> None:
-        words = [sys.executable, "-m", "tests.hostile.fuzz", "--worker", str(root), "--seed", str(seed)]
+    def __init__(self, root: Path, seed: int, quick: bool, only: str = "") -> None:
+        words = [
+            sys.executable,
+            "-m",
+            "tests.hostile.fuzz",
+            "--worker",
+            str(root),
+            "--seed",
+            str(seed),
+            "--only",
+            only,
+        ]
         threads = {name: "1" for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")}
         self._process = subprocess.Popen(
             words + (["--quick"] if quick else []), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -276,6 +295,7 @@ def fuzz(
     quick: bool = False,
     workers: int = 1,
     root: Path | None = None,
+    only: str = "",
 ) -> tuple[int, list[str], Counter[str]]:
     """Return (how many cases were read, findings, cases by subject) of cases from ``first`` on.
 
@@ -287,19 +307,20 @@ def fuzz(
         quick: only what takes milliseconds.
         workers: processes that read, side by side.
         root: where good files are kept; None: they are made, and removed.
+        only: a pattern of the subjects' names.
     """
     findings: list[str] = []
     counts: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
         folder = root or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        for name in dict.fromkeys(subject.corpus for subject in chosen(quick)):
+        for name in dict.fromkeys(subject.corpus for subject in chosen(quick, only)):
             make(name, folder)
         numbers, until = iter(range(first, first + most)), time.monotonic() + seconds
 
         def work(_: int) -> None:
             process: Process | None = None
             for case in numbers:
-                process = process or Process(folder, seed, quick)
+                process = process or Process(folder, seed, quick, only)
                 answer = process.ask(case)
                 counts[answer.get("subject", "?")] += 1
                 if answer["fault"]:
@@ -332,11 +353,12 @@ def main() -> int:
     parser.add_argument(
         "--workers", type=int, default=os.cpu_count() or 1, help="processes that read, side by side"
     )
+    parser.add_argument("--only", default="", metavar="PATTERN", help="only subjects with it in their name")
     parser.add_argument("--root", type=Path, help="where good files are kept from run to run")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
-        serve(given.worker, given.seed, given.quick)
+        serve(given.worker, given.seed, given.quick, given.only)
         return 0
     cases, findings, counts = fuzz(
         given.seed,
@@ -346,6 +368,7 @@ def main() -> int:
         quick=given.quick,
         workers=given.workers,
         root=given.root,
+        only=given.only,
     )
     for name, count in sorted(counts.items()):
         print(f"{count:6} {name}")

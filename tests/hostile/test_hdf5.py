@@ -159,6 +159,16 @@ def test_numbers_of_an_unusual_layout_are_refused(tmp_path, change):
         Hdf5File(path, "file", "give another")
 
 
+@pytest.mark.parametrize("read", [open_buffer, hdf5_schema])
+def test_an_object_header_in_which_hdf5_loops_takes_one_second(buffer, whole, read):
+    at = whole.index(b'["NOOP"')
+    buffer.write_bytes(whole[:at] + bytes(56) + whole[at + 56 :])
+    with pytest.raises(
+        UserError, match=r"buffer\.h5: .*HDF5 had not done with it after 1 s of the processor"
+    ):
+        read(buffer)
+
+
 def test_a_user_block_is_refused(buffer):
     buffer.write_bytes(bytes(512) + buffer.read_bytes())
     with pytest.raises(UserError, match="not a readable buffer"):

@@ -16,7 +16,7 @@ LARGEST = 1e15
 SCORED: dict[str, Form] = {"episodes": int, "mean": float, "ci95": [float], "returns": [float]}
 FORMS: dict[str, Form] = {
     "record": {},
-    "distill": {"held_out_steps?": int},
+    "distill": {"held_out_steps?": int, "fitted?": {"minutes": float, "asked": int, "steps": int}},
     "map": {},
     "verify": {"rungs": [{"name": str, "frames": int}]},
     "evaluate": {

@@ -37,7 +37,7 @@ from spikestill.common.processor import cores, keep_freed_memory
 from spikestill.configs.distill import DistillConfig
 from spikestill.dataset.reader import BufferReader
 from spikestill.student.architectures import ARCHITECTURES, LayerSpec, architecture, centred, visible_sizes
-from spikestill.student.distill import Distillation, hinting_teacher
+from spikestill.student.distill import Distillation, hinting_teachers
 from spikestill.student.integer_net import STACK_SHAPE
 from spikestill.student.losses import kl
 from spikestill.student.sources import BufferSource
@@ -212,7 +212,7 @@ def main() -> None:
         training = Distillation(
             config,
             BufferSource([reader], config.validation),
-            read_teacher(hinting_teacher(config, reader))[0],
+            [read_teacher(path)[0] for path in hinting_teachers(config, [reader])],
         )
         a, b = (torch.randn(PRODUCT_SIDE, PRODUCT_SIDE).to(training.format.body) for _ in range(2))
 

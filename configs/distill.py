@@ -19,7 +19,7 @@ class DistillConfig(Options):
     """The HDF5 buffer that ``record`` wrote."""
     also: tuple[Path, ...] = ()
     """Further buffers, merged with it and shuffled. Where they are of other games, the student plays all of them by one
-    head of the console's 18 actions (McKinstry 2018, Figure 4); then ``--hint_weight 0`` is wanted."""
+    head of the console's 18 actions (McKinstry 2018, Figure 4)."""
     initial: Path | None = None
     """Checkpoint of another training, ``distill-checkpoint.safetensors``, whose network to go on from, with another
     buffer, say; None: random weights."""
@@ -49,6 +49,9 @@ class DistillConfig(Options):
     """Step size at the end of its cosine decay; equal to ``learning_rate``: constant."""
     teacher: Path | None = None
     """Teacher that recorded the buffer, for the hints; None: the zoo's for the game."""
+    also_teachers: tuple[Path, ...] = ()
+    """With buffers of several games: the teachers of the others, in the order in which their games come in
+    ``--also``; empty: the zoo's."""
     hint_weight: Annotated[float, Range(0, 1e6)] = 1.0
     """Weight of the hints, linear readouts of hidden layers that predict the teacher's last hidden layer while
     training (FitNets, Romero 2015); 0: none, as the paper trained."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,8 +65,8 @@ HINT_BATCHES = 40
 # rate then follows the new length from there on. A training that diverged goes on with other step sizes.
 # ``precision`` is compared as what it stands for, files by content.
 FREE_OPTIONS = (
-    *DistillConfig.WITHOUT_EFFECT, "buffer", "also", "teacher", "steps", "minutes", "initial", "precision",
-    "learning_rate", "learning_rate_final", "norm_learning_rate", "hint_learning_rate",
+    *DistillConfig.WITHOUT_EFFECT, "buffer", "also", "teacher", "also_teachers", "steps", "minutes", "initial",
+    "precision", "learning_rate", "learning_rate_final", "norm_learning_rate", "hint_learning_rate",
 )  # fmt: skip
 LOWER_RATE = "lower --learning_rate, then go on from the last checkpoint with --resume"
 
@@ -94,7 +95,7 @@ class Distillation:
     Args:
         config: the options.
         source: frames and Q-values.
-        teacher: whose hidden units are the hints; None: train without hints.
+        teachers: of each of the source's games, whose hidden units are the hints; none: train without hints.
         checkpoint: what an interrupted training left, to go on from it; None: begin.
 
     Raises:
@@ -105,7 +106,7 @@ class Distillation:
         self,
         config: DistillConfig,
         source: Source,
-        teacher: Weights | None = None,
+        teachers: Sequence[Weights] = (),
         checkpoint: Path | None = None,
     ) -> None:
         self.config, self.source = config, source
@@ -156,7 +157,7 @@ class Distillation:
             with restoring(config.initial, "give another checkpoint, or leave --initial out"):
                 self._begin_with(config.initial)
             self.parents["initial"] = file_sha256(config.initial)
-        self.hints = self._make_hints(teacher) if teacher is not None else None
+        self.hints = self._make_hints(teachers) if teachers else None
         if self.hints is not None:
             self.hint_optimizer = torch.optim.Adam(
                 self.hints.parameters, lr=config.hint_learning_rate, fused=True
@@ -185,10 +186,12 @@ class Distillation:
         )
         self.check_finite(str(path), remedy)
 
-    def _make_hints(self, teacher: Weights) -> Hints:
+    def _make_hints(self, teachers: Sequence[Weights]) -> Hints:
         rng = np.random.default_rng([self.config.seed, 8])
         self.source.advance()
-        stacks = torch.cat([self._stacks(self._draw(rng).stacks) for _ in range(HINT_BATCHES)])
+        drawn = [self._draw(rng) for _ in range(HINT_BATCHES)]
+        stacks = torch.cat([self._stacks(batch.stacks) for batch in drawn])
+        game = torch.from_numpy(np.concatenate([batch.game for batch in drawn])).to(self.device)
         with torch.no_grad():
             _, _, spikes = self.network.propagate(
                 stacks[: self.config.batch_size], self.network.working_weights()
@@ -199,7 +202,7 @@ class Distillation:
         )
         # The readouts are the head: in fp32 where the format keeps that, but for bf16, whose products are the point.
         readout = self.format.head if self.format.scaled else None
-        return Hints(teacher, stacks, chosen, self.config.hint_components, dtype, readout)
+        return Hints(teachers, stacks, game, chosen, self.config.hint_components, dtype, readout)
 
     def _stacks(self, stacks_BCHW: np.ndarray) -> Tensor:
         return torch.from_numpy(stacks_BCHW).to(self.device).contiguous(memory_format=torch.channels_last)
@@ -218,7 +221,9 @@ class Distillation:
             )
         return list(self.pool.map(share, range(self.shares)))
 
-    def _share(self, index: int, weights: list[Tensor], stacks: Tensor, q: Tensor) -> tuple[Any, ...]:
+    def _share(
+        self, index: int, weights: list[Tensor], stacks: Tensor, q: Tensor, game: Tensor
+    ) -> tuple[Any, ...]:
         part = slice(
             index * self.config.batch_size // self.shares, (index + 1) * self.config.batch_size // self.shares
         )
@@ -237,7 +242,7 @@ class Distillation:
         means: list[Tensor] = []
         whole = loss
         if self.hints is not None:
-            hint, means = self.hints.loss(spikes, self.hints.targets(last))
+            hint, means = self.hints.loss(spikes, self.hints.targets(last, game[part].to(self.device)))
             whole = loss + self.config.hint_weight * hint
             leaves += self.hints.parameters
         gradients = torch.autograd.grad(whole * factor, leaves)
@@ -257,9 +262,9 @@ class Distillation:
             UserError: the loss, with the hints' part, is not finite; the network is left as it was.
         """
         self.source.advance()
-        stacks, q = (torch.from_numpy(array) for array in self._draw(self.rng))
+        stacks, q, game = (torch.from_numpy(array) for array in self._draw(self.rng))
         weights = self.network.working_weights()
-        shares = self._compute(lambda index: self._share(index, weights, stacks, q))
+        shares = self._compute(lambda index: self._share(index, weights, stacks, q, game))
         loss, whole = (float(sum(share[part] for share in shares)) / self.shares for part in (2, 5))
         if not math.isfinite(whole):
             with_hints = f" ({whole} with the hints)" if math.isfinite(loss) else ""
@@ -330,7 +335,7 @@ class Distillation:
         Regret is the mean of max Q - Q(the student's action), over that of a uniformly random player: 0 is
         as good as the teacher, 1 is random.
         """
-        stacks, q_values = self.source.validation()
+        stacks, q_values, _ = self.source.validation()
         q = torch.from_numpy(q_values)
         net = self.network.integer()
         votes = torch.cat(
@@ -439,37 +444,54 @@ class Distillation:
             self.pool.shutdown()
 
 
-def hinting_teacher(config: DistillConfig, reader: BufferReader) -> Path:
-    """Return the file of the teacher that gives the hints: the one that recorded the buffer.
+def hinting_teachers(config: DistillConfig, readers: Sequence[BufferReader]) -> list[Path]:
+    """Return the files of the teachers that give the hints, one for each game: those that recorded the buffers.
 
     Raises:
-        UserError: there is no such file, or another teacher recorded the buffer.
+        UserError: there is no such file, or another teacher recorded a game's first buffer, or there are more teachers
+            than games.
     """
-    path = teacher_file(config, reader.game)
-    recorded, found = reader.header.provenance.parents.get("teacher"), file_sha256(path)
-    if recorded != found:
+    first: dict[str, tuple[Path, BufferReader]] = {}
+    for path, reader in zip((config.buffer, *config.also), readers, strict=True):
+        first.setdefault(reader.game, (path, reader))
+    given = [config.teacher, *config.also_teachers]
+    if len(given) > len(first):
         raise UserError(
-            f"{config.buffer} was recorded by the teacher with SHA-256 {str(recorded)[:12]}, {path} is {found[:12]}",
-            "give --teacher the file that recorded the buffer, or train without hints: --hint_weight 0",
+            f"also_teachers has {len(config.also_teachers)} files, and the buffers are of {', '.join(first)}",
+            "give one for each game but the first, in the order of --also",
         )
-    return path
+    found = []
+    for (game, (buffer, reader)), option in itertools.zip_longest(first.items(), given):
+        path = teacher_file(option, game)
+        recorded, theirs = reader.header.provenance.parents.get("teacher"), file_sha256(path)
+        if recorded != theirs:
+            raise UserError(
+                f"{buffer} was recorded by the teacher with SHA-256 {str(recorded)[:12]}, {path} is "
+                f"{theirs[:12]}",
+                "give --teacher (for further games --also_teachers) the file that recorded it, or train without "
+                "hints: --hint_weight 0",
+            )
+        found.append(path)
+    return found
 
 
-def teacher_file(config: DistillConfig, game: str) -> Path:
+def teacher_file(given: Path | None, game: str) -> Path:
     """Return the teacher's file: the one that is given, or the zoo's for the game.
 
     Raises:
         UserError: there is no such file.
     """
-    path = config.teacher if config.teacher is not None else zoo_path(game, TEACHER)
+    path = given if given is not None else zoo_path(game, TEACHER)
     if not path.is_file():
-        raise UserError(f"{path}: no such teacher", "give --teacher the file that recorded the buffer")
+        raise UserError(
+            f"{path}: no such teacher of {game}", "give --teacher the file that recorded the buffer"
+        )
     return path
 
 
 @contextlib.contextmanager
-def opened(config: DistillConfig) -> Iterator[tuple[Source, Path | None]]:
-    """Yield what the training draws from, and the file of the teacher that gives the hints, None where none does.
+def opened(config: DistillConfig) -> Iterator[tuple[Source, list[Path]]]:
+    """Yield what the training draws from, and the teachers' files: of those that give hints, or of the one that plays.
 
     Raises:
         UserError: the buffer or the teacher cannot be read, or they do not belong together.
@@ -477,16 +499,10 @@ def opened(config: DistillConfig) -> Iterator[tuple[Source, Path | None]]:
     if not config.stream:
         with contextlib.ExitStack() as stack:
             readers = [stack.enter_context(BufferReader(path)) for path in (config.buffer, *config.also)]
-            games = sorted({reader.game for reader in readers})
-            if config.hint_weight and len(games) > 1:
-                raise UserError(
-                    f"hint_weight {config.hint_weight:g} with buffers of {', '.join(games)}: hints are of one teacher",
-                    "train without them: --hint_weight 0",
-                )
-            hinting = hinting_teacher(config, readers[0]) if config.hint_weight else None
-            yield BufferSource(readers, config.validation), hinting
+            source = BufferSource(readers, config.validation)
+            yield source, hinting_teachers(config, readers) if config.hint_weight else []
         return
-    path = teacher_file(config, config.stream_game)
+    path = teacher_file(config.teacher, config.stream_game)
     policy = load_teacher(path)
     check_file_game(
         path, policy.game, policy.actions, config.stream_game, len(action_meanings(config.stream_game))
@@ -504,7 +520,7 @@ def opened(config: DistillConfig) -> Iterator[tuple[Source, Path | None]]:
             seed=config.seed,
         )
         with contextlib.closing(stream):
-            yield stream, path
+            yield stream, [path]
 
 
 def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
@@ -520,14 +536,14 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
     checkpoint = run_dir / CHECKPOINT
     keep_freed_memory()
     resume = goes_on("distill", run_dir, STUDENT, resume=resume)
-    with opened(config) as (source, teacher):
-        hinting = read_teacher(teacher)[0] if teacher is not None and config.hint_weight else None
+    with opened(config) as (source, teachers):
+        hinting = [read_teacher(path)[0] for path in teachers] if config.hint_weight else []
         training = Distillation(config, source, hinting, checkpoint if resume else None)
-        if teacher is not None:
-            found = file_sha256(teacher)
-            if training.parents.get("teacher", found) != found:
-                raise UserError(f"{checkpoint}: was trained on another teacher than {teacher}", BEGIN_ANEW)
-            training.parents["teacher"] = found
+        for index, path in enumerate(teachers):
+            role, found = f"teacher{index + 1 if index else ''}", file_sha256(path)
+            if training.parents.get(role, found) != found:
+                raise UserError(f"{checkpoint}: was trained on another teacher than {path}", BEGIN_ANEW)
+            training.parents[role] = found
         if _measured(training):
             with contextlib.closing(Distillation(config, source, hinting)) as trial:
                 pace = measured_pace(trial)

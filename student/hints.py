@@ -4,7 +4,11 @@ A frame's Q-values are A numbers that hardly differ; the teacher's last hidden l
 moves, and where. A linear readout of a student layer's spikes is trained to predict its principal components, and
 the gradient of that goes on into the layers below (FitNets, Romero 2015). The readouts are thrown away at the end.
 
-Axis suffixes: B batch, U the teacher's hidden units, P principal components, S spikes of a layer.
+A student of several games has a teacher for each. A frame's targets are the components of its own game's teacher, and
+only the readouts of that game learn from it.
+
+Axis suffixes: B batch, U a teacher's hidden units, P principal components, those of all teachers side by side, S spikes
+of a layer.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from spikestill.common.errors import UserError
 from spikestill.student.architectures import LayerSpec
 from spikestill.teacher.atari import q_network
 from spikestill.teacher.atari.q_network import Weights
@@ -60,43 +65,79 @@ class Hints:
     """The targets and the readouts.
 
     Args:
-        teacher: weights of the Nature Q-network, fp32.
+        teachers: weights of the Nature Q-network of each game, fp32.
         stacks_BCHW: uint8 stacks from which the principal components are taken.
+        game_B: int64, the place of each stack's game in ``teachers``.
         spikes: what the student's layers give for some stacks, {layer: (B, O, H, W)} for the hinted ones.
-        components: P.
-        dtype: compute format of the teacher.
+        components: of each teacher.
+        dtype: compute format of the teachers.
         readout: format of the readouts; None: that of the spikes.
+
+    Raises:
+        UserError: fewer than two of the stacks are of a game.
     """
 
     def __init__(
         self,
-        teacher: Weights,
+        teachers: Sequence[Weights],
         stacks_BCHW: Tensor,
+        game_B: Tensor,
         spikes: dict[int, Tensor],
         components: int,
         dtype: torch.dtype,
         readout: torch.dtype | None = None,
     ) -> None:
         self.readout = readout
-        moved = {name: weight.to(stacks_BCHW.device) for name, weight in teacher.items()}
-        self._teacher = q_network.working_copy(moved, dtype, requires_grad=False)
-        units = torch.cat([self._units(part) for part in stacks_BCHW.split(256)])
-        self.mean_U, self.projection_UP = principal_components(units, components)
+        device = stacks_BCHW.device
+        self._teachers = [
+            q_network.working_copy(
+                {name: weight.to(device) for name, weight in teacher.items()}, dtype, requires_grad=False
+            )
+            for teacher in teachers
+        ]
+        self.means: list[Tensor] = []
+        self.projections: list[Tensor] = []
+        for game in range(len(teachers)):
+            own = stacks_BCHW[game_B == game]
+            if len(own) < 2:
+                raise UserError(
+                    f"{len(own)} of the {len(stacks_BCHW)} frames that the hints begin with are of game {game + 1}",
+                    "record more of it, or train without hints: --hint_weight 0",
+                )
+            units = torch.cat([self._units(game, part) for part in own.split(256)])
+            mean_U, projection_UP = principal_components(units, components)
+            self.means.append(mean_U)
+            self.projections.append(projection_UP)
         self.layers = sorted(spikes)
         self.centres = {layer: _flat(spikes[layer]).float().mean(dim=0) for layer in self.layers}
-        targets = self.projection_UP.shape[1]
+        targets = sum(projection.shape[1] for projection in self.projections)
         self.parameters = [
-            torch.zeros(targets, len(self.centres[layer]), device=units.device, requires_grad=True)
+            torch.zeros(targets, len(self.centres[layer]), device=device, requires_grad=True)
             for layer in self.layers
-        ] + [torch.zeros(targets, device=units.device, requires_grad=True) for _ in self.layers]
+        ] + [torch.zeros(targets, device=device, requires_grad=True) for _ in self.layers]
 
-    def _units(self, stacks_BCHW: Tensor) -> Tensor:
+    def _units(self, game: int, stacks_BCHW: Tensor) -> Tensor:
         with torch.no_grad():
-            return q_network.features(self._teacher, stacks_BCHW)[-1].float()
+            return q_network.features(self._teachers[game], stacks_BCHW)[-1].float()
 
-    def targets(self, stacks_BCHW: Tensor) -> Tensor:
-        """Return the teacher's principal components (B, P) for uint8 stacks."""
-        return (self._units(stacks_BCHW) - self.mean_U) @ self.projection_UP
+    def targets(self, stacks_BCHW: Tensor, game_B: Tensor) -> Tensor:
+        """Return the principal components (B, P) of each stack's own teacher; NaN in the columns of the others.
+
+        Args:
+            stacks_BCHW: uint8.
+            game_B: int64, the place of each stack's game among the teachers.
+        """
+        if len(self._teachers) == 1:
+            return (self._units(0, stacks_BCHW) - self.means[0]) @ self.projections[0]
+        widths = [projection.shape[1] for projection in self.projections]
+        targets_BP = torch.full((len(stacks_BCHW), sum(widths)), torch.nan, device=stacks_BCHW.device)
+        for game, columns in enumerate(targets_BP.split(widths, dim=1)):
+            rows = (game_B == game).nonzero().flatten()
+            if len(rows):
+                columns[rows] = (self._units(game, stacks_BCHW[rows]) - self.means[game]) @ self.projections[
+                    game
+                ]
+        return targets_BP
 
     def loss(self, spikes: Mapping[int, Tensor], targets_BP: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return (sum over the readouts of the mean squared error, each layer's mean spikes (S,)).
@@ -105,7 +146,7 @@ class Hints:
 
         Args:
             spikes: of the hinted layers at least, (B, O, H, W).
-            targets_BP: from :meth:`targets`.
+            targets_BP: from :meth:`targets`; what is NaN there counts for nothing.
         """
         total, means = torch.zeros((), device=targets_BP.device), []
         for index, layer in enumerate(self.layers):
@@ -118,7 +159,7 @@ class Hints:
                 predicted = F.linear(centred.float(), weight.float()).half().float() + bias
             else:
                 predicted = F.linear(centred, weight).float() + bias
-            total = total + F.mse_loss(predicted, targets_BP)
+            total = total + _mean_square(predicted, targets_BP, len(self._teachers) == 1)
         return total, means
 
     def absorb(self, shares: Sequence[list[Tensor]]) -> None:
@@ -131,17 +172,35 @@ class Hints:
         """Return all that changes or was drawn, as named tensors."""
         tensors = {f"parameter.{index}": tensor.detach() for index, tensor in enumerate(self.parameters)}
         tensors |= {f"centre.{layer}": tensor for layer, tensor in self.centres.items()}
-        return tensors | {"mean": self.mean_U, "projection": self.projection_UP}
+        for game, (mean_U, projection_UP) in enumerate(zip(self.means, self.projections, strict=True)):
+            tensors |= {f"mean{_nth(game)}": mean_U, f"projection{_nth(game)}": projection_UP}
+        return tensors
 
     def set_state(self, tensors: dict[str, Tensor]) -> None:
         """Restore what :meth:`state` returned."""
-        device = self.mean_U.device
+        device = self.means[0].device
         with torch.no_grad():
             for index, parameter in enumerate(self.parameters):
                 parameter.copy_(tensors[f"parameter.{index}"])
         for layer in self.layers:
             self.centres[layer] = tensors[f"centre.{layer}"].to(device).clone()
-        self.mean_U, self.projection_UP = tensors["mean"].to(device), tensors["projection"].to(device)
+        for game in range(len(self.means)):
+            self.means[game] = tensors[f"mean{_nth(game)}"].to(device)
+            self.projections[game] = tensors[f"projection{_nth(game)}"].to(device)
+
+
+def _mean_square(predicted_BP: Tensor, targets_BP: Tensor, whole: bool) -> Tensor:
+    """Return the mean squared error over the targets that are numbers; ``whole``: all are."""
+    if whole:
+        return F.mse_loss(predicted_BP, targets_BP)
+    own_BP = torch.isfinite(targets_BP)
+    error_BP = torch.where(own_BP, predicted_BP - targets_BP, 0.0)
+    return error_BP.square().sum() / own_BP.sum()
+
+
+def _nth(game: int) -> str:
+    """Return what follows a name in a checkpoint: nothing for the first game's, as where there is one."""
+    return f".{game}" if game else ""
 
 
 def _flat(spikes_BOHW: Tensor) -> Tensor:

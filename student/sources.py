@@ -27,10 +27,12 @@ class Drawn(NamedTuple):
     Attributes:
         stacks: uint8 (B, 4, 84, 84), oldest frame first.
         q_values: float32 (B, A).
+        game: int64 (B,), the place of each frame's game among the source's.
     """
 
     stacks: npt.NDArray[np.uint8]
     q_values: npt.NDArray[np.float32]
+    game: npt.NDArray[np.int64]
 
 
 class Source(Protocol):
@@ -90,6 +92,7 @@ class BufferSource:
         self._ends = np.cumsum(self._parts)
         games = tuple(dict.fromkeys(reader.game for reader in readers))
         self.game = TOGETHER.join(games)
+        self._game = np.array([games.index(reader.game) for reader in readers], np.int64)
         self.legal: tuple[LegalActions, ...] = ()
         self.actions = readers[0].actions
         for reader in readers:
@@ -128,7 +131,7 @@ class BufferSource:
                 own = drawn[rows] - starts[index]
                 stacks[rows] = reader.stacks(own)
                 q_values[np.ix_(rows, self._columns[index])] = reader.q_values(own)
-        return Drawn(stacks, q_values)
+        return Drawn(stacks, q_values, self._game[which])
 
     def validation(self) -> Drawn:
         """See :meth:`Source.validation`."""

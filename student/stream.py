@@ -150,7 +150,8 @@ class TeacherStream:
                 stacks[b, FRAMES - 1 - back] = self._frames[slot, n]
                 if self._start[slot, n]:
                     break
-        return Drawn(stacks.reshape(-1, FRAMES, SIDE, SIDE), self._q[row % self._length, game])
+        q_values = self._q[row % self._length, game]
+        return Drawn(stacks.reshape(-1, FRAMES, SIDE, SIDE), q_values, np.zeros(len(steps), np.int64))
 
     def state(self) -> Mapping[str, Tensor]:
         """Return the log of actions since the restart before the ring's first row, and the ring's Q-values."""

@@ -25,7 +25,7 @@ from spikestill.dataset import recorder
 from spikestill.dataset.reader import BufferReader
 from spikestill.student import distill
 from spikestill.student.integer_net import load
-from spikestill.student.sources import BufferSource, Drawn
+from spikestill.student.sources import BufferSource
 from spikestill.teacher.atari.q_network import initial_weights
 from spikestill.teacher.checkpoint import save_teacher
 
@@ -53,7 +53,7 @@ def config(folder, **changes):
 
 def training(folder, reader, checkpoint=None, **changes):
     made, teacher = config(folder, **changes), initial_weights(6, torch.Generator().manual_seed(0))
-    return distill.Distillation(made, BufferSource([reader], made.validation), teacher, checkpoint)
+    return distill.Distillation(made, BufferSource([reader], made.validation), [teacher], checkpoint)
 
 
 def same_tensors(left, right):
@@ -256,9 +256,9 @@ def test_the_sparsity_penalty_is_one_of_the_batch_however_it_is_shared(folder):
         for shares in (1, 2, 4):
             made = training(folder, reader, sparsity=100.0, hint_weight=0.0)
             made.hints, made.shares, made.step = None, shares, made.config.steps
-            stacks, q = (torch.from_numpy(array) for array in made._draw(np.random.default_rng(0)))
+            drawn = [torch.from_numpy(array) for array in made._draw(np.random.default_rng(0))]
             weights = made.network.working_weights()
-            parts = [made._share(index, weights, stacks, q)[0] for index in range(shares)]
+            parts = [made._share(index, weights, *drawn)[0] for index in range(shares)]
             # Of the last layer's beta: no statistics of a share stand between it and the loss.
             gradients.append(torch.stack([part[-1].float() for part in parts]).sum(dim=0))
             made.close()
@@ -271,8 +271,8 @@ def test_learns_to_repeat_one_batch(folder):
     """The loss on frames seen over and over falls well below what no knowledge of the frame would give."""
     with BufferReader(folder / "buffer.h5") as reader:
         made = training(folder, reader, batch_size=32, steps=60, learning_rate=0.05, temperature=1e-4)
-        stacks, q = made._draw(np.random.default_rng(0))
-        made._draw = lambda rng: Drawn(stacks, q)
+        drawn = made._draw(np.random.default_rng(0))
+        made._draw = lambda rng: drawn
         losses = [made.train_step()[0] for _ in range(60)]
         made.close()
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
@@ -307,7 +307,9 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_change(folder):
     with BufferReader(folder / "buffer.h5") as reader:
         made = training(folder, reader)
         before = state(made)
-        made._draw = lambda rng, draw=made._draw: Drawn(draw(rng)[0], np.full((8, 6), np.nan, np.float32))
+        made._draw = lambda rng, draw=made._draw: draw(rng)._replace(
+            q_values=np.full((8, 6), np.nan, np.float32)
+        )
         with pytest.raises(UserError, match="loss nan is not finite"):
             made.train_step()
         same_tensors(before, state(made))
@@ -419,7 +421,7 @@ def test_a_whole_batch_is_normalised_as_one_where_it_is_asked_for(folder):
         assert made.shares == 1
         made.train_step()
         layer = made.network.ternary_layers()[0]
-        stacks, _ = made.source.draw(np.random.default_rng([0, 6]), 8)
+        stacks = made.source.draw(np.random.default_rng([0, 6]), 8).stacks
         made.close()
         same = training(folder, reader, ghost_batches=1, hint_weight=0.0)
         with torch.no_grad():

@@ -10,7 +10,7 @@ import torch
 
 from spikestill.common.errors import UserError
 from spikestill.common.legal import LegalActions, actions_in, own_scores
-from spikestill.common.provenance import Provenance
+from spikestill.common.provenance import Provenance, file_sha256
 from spikestill.configs.distill import DistillConfig
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.record import RecordConfig
@@ -130,8 +130,9 @@ def test_buffers_of_two_games_are_merged_and_shuffled(folder):
     ):
         source = BufferSource([one, two], 0.25)
         assert (source.game, source.actions, source.legal) == ("freeway+pong", 18, LEGAL)
-        stacks, q = source.draw(np.random.default_rng(0), 300)
+        stacks, q, game = source.draw(np.random.default_rng(0), 300)
         of_freeway = np.isfinite(q).sum(axis=1) == 3
+        np.testing.assert_array_equal(game, np.where(of_freeway, 0, 1))
         assert 100 < of_freeway.sum() < 200
         known = {one.stacks([i])[0].tobytes(): one.q_values([i])[0] for i in range(len(one) - len(one) // 4)}
         for stack, values in zip(stacks[of_freeway], q[of_freeway], strict=True):
@@ -182,8 +183,6 @@ def test_a_student_of_two_games_is_distilled_and_plays_both(folder, tmp_path):
     net, provenance = integer_net.load(result.artefact)
     assert (net.game, net.actions, net.legal) == ("freeway+pong", 18, LEGAL)
     assert set(provenance.parents) == {"buffer", "buffer2"}
-    with pytest.raises(UserError, match="hints are of one teacher"):
-        distill.run(dataclasses.replace(config, hint_weight=1.0), tmp_path / "hinted")
     stack = np.random.default_rng(0).integers(0, 256, (1, 4, 84, 84), dtype=np.uint8)
     votes = count_votes(naive_forward(net, stack[0])[-1], 18)
     for game in GAMES:
@@ -191,3 +190,28 @@ def test_a_student_of_two_games_is_distilled_and_plays_both(folder, tmp_path):
         own = votes[list(console_actions(game))]
         np.testing.assert_array_equal(decision.scores[0], own)
         assert decision.action[0] == own.argmax()
+
+
+def test_both_games_give_hints_each_by_its_own_teacher_and_resume_exactly(folder, tmp_path):
+    freeway, pong = (folder / f"{game}.safetensors" for game in GAMES)
+    config = DistillConfig(
+        buffer=folder / "freeway" / "buffer.h5", also=(folder / "pong" / "buffer.h5",), steps=3, batch_size=8,
+        teacher=freeway, also_teachers=(pong,), hint_components=3, recalibration_batches=2, log_steps=9,
+        learning_rate_final=3e-2,
+    )  # fmt: skip
+    whole = distill.run(config, tmp_path / "whole")
+    _, provenance = integer_net.load(whole.artefact)
+    assert {"teacher", "teacher2"} <= set(provenance.parents)
+    assert provenance.parents["teacher2"] == file_sha256(pong)
+    distill.run(dataclasses.replace(config, steps=1), tmp_path / "part")
+    parted = distill.run(config, tmp_path / "part", resume=True)
+    one, other = (integer_net.load(result.artefact)[0] for result in (whole, parted))
+    for mine, theirs in zip(one.layers, other.layers, strict=True):
+        np.testing.assert_array_equal(mine.weight_OIHW, theirs.weight_OIHW)
+        np.testing.assert_array_equal(mine.theta_O, theirs.theta_O)
+    swapped = dataclasses.replace(config, teacher=pong, also_teachers=(freeway,))
+    with pytest.raises(UserError, match=r"freeway.buffer\.h5 was recorded by the teacher with SHA-256"):
+        distill.run(swapped, tmp_path / "swapped")
+    more = dataclasses.replace(config, also_teachers=(pong, pong))
+    with pytest.raises(UserError, match="also_teachers has 2 files, and the buffers are of freeway, pong"):
+        distill.run(more, tmp_path / "more")

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from spikestill.common.errors import UserError
 from spikestill.student.architectures import ARCHITECTURES, architecture
 from spikestill.student.hints import Hints, hinted_layers, principal_components
 from spikestill.student.network import StudentNetwork
@@ -29,6 +30,9 @@ def test_components_are_centred_uncorrelated_and_of_unit_mean_square():
     assert (projection[:4] == 0).all()
 
 
+ONE_GAME = torch.zeros(12, dtype=torch.int64)
+
+
 @pytest.fixture
 def made():
     torch.manual_seed(0)
@@ -37,7 +41,7 @@ def made():
     _, _, spikes = network.propagate(stacks, network.working_weights())
     teacher = q_network.initial_weights(6, torch.Generator().manual_seed(1))
     chosen = {index: spikes[index] for index in hinted_layers(architecture("1chip"))}
-    return network, stacks, Hints(teacher, stacks, chosen, 4, torch.float32)
+    return network, stacks, Hints([teacher], stacks, ONE_GAME, chosen, 4, torch.float32)
 
 
 def test_loss_is_the_squared_error_of_centred_readouts(made):
@@ -46,7 +50,7 @@ def test_loss_is_the_squared_error_of_centred_readouts(made):
         for parameter in hints.parameters:
             parameter.uniform_(-0.01, 0.01)
     _, _, spikes = network.propagate(stacks, network.working_weights())
-    targets = hints.targets(stacks)
+    targets = hints.targets(stacks, ONE_GAME)
     expected = 0.0
     for index, layer in enumerate(hints.layers):
         flat = spikes[layer].detach().permute(0, 2, 3, 1).reshape(len(stacks), -1).double()
@@ -65,7 +69,7 @@ def test_gradient_reaches_every_layer_below_a_readout(made):
             parameter.uniform_(-0.01, 0.01)
     weights = network.working_weights()
     _, _, spikes = network.propagate(stacks, weights)
-    loss, _ = hints.loss(spikes, hints.targets(stacks))
+    loss, _ = hints.loss(spikes, hints.targets(stacks, ONE_GAME))
     gradients = torch.autograd.grad(loss, weights, allow_unused=True)
     assert gradients[9] is None
     assert all(bool((gradient != 0).any()) for gradient in gradients[:9])
@@ -81,3 +85,46 @@ def test_state_comes_back(made):
     hints.set_state(state)
     for name, tensor in hints.state().items():
         assert torch.equal(tensor, state[name]), name
+
+
+def test_of_several_games_each_frame_is_hinted_by_its_own_teacher_alone(made):
+    """Loss and gradients are those of one set of hints a game, each weighed by its frames' targets."""
+    network, stacks, one = made
+    _, _, spikes = network.propagate(stacks, network.working_weights())
+    chosen = {layer: spikes[layer].detach() for layer in one.layers}
+    teachers = [q_network.initial_weights(6, torch.Generator().manual_seed(seed)) for seed in (1, 2)]
+    game = torch.tensor([0, 1, 1] * 4)
+    both = Hints(teachers, stacks, game, chosen, 3, torch.float32)
+    alone = [
+        Hints([teacher], stacks[game == index], ONE_GAME[game == index], chosen, 3, torch.float32)
+        for index, teacher in enumerate(teachers)
+    ]
+    random = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for index, parameter in enumerate(both.parameters):
+            parameter.uniform_(-0.01, 0.01, generator=random)
+            for part, own in zip(parameter.split(3), alone, strict=True):
+                own.parameters[index].copy_(part)
+    loss, _ = both.loss(chosen, both.targets(stacks, game))
+    wanted = torch.zeros(())
+    for index, own in enumerate(alone):
+        rows = game == index
+        mine = {layer: values[rows] for layer, values in chosen.items()}
+        part, _ = own.loss(mine, own.targets(stacks[rows], ONE_GAME[rows]))
+        wanted = wanted + part * rows.sum() / len(game)
+    torch.testing.assert_close(loss, wanted)
+    gradients = torch.autograd.grad(loss, both.parameters)
+    theirs = torch.autograd.grad(wanted, [parameter for own in alone for parameter in own.parameters])
+    for index, gradient in enumerate(gradients):
+        torch.testing.assert_close(gradient, torch.cat([theirs[index], theirs[index + len(gradients)]]))
+    with torch.no_grad():
+        wiped = Hints(teachers, stacks, game, chosen, 3, torch.float32)
+        wiped.set_state({name: tensor.clone() for name, tensor in both.state().items()})
+    assert torch.equal(wiped.loss(chosen, wiped.targets(stacks, game))[0], loss)
+
+
+def test_a_game_that_hardly_occurs_is_named(made):
+    _, stacks, _ = made
+    teachers = [q_network.initial_weights(6, torch.Generator().manual_seed(1))] * 2
+    with pytest.raises(UserError, match="0 of the 12 frames that the hints begin with are of game 2"):
+        Hints(teachers, stacks, ONE_GAME, {}, 3, torch.float32)

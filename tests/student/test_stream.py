@@ -53,13 +53,13 @@ def test_what_is_drawn_is_what_the_teacher_saw():
     for _ in range(4):
         made.advance()
     assert made.rows == 63  # the ring, of 30 rows, is full twice, and the games restarted twice
-    stacks, q = made.draw(np.random.default_rng(0), 200)
+    stacks, q, _ = made.draw(np.random.default_rng(0), 200)
     recent = np.concatenate(seen[-27:])
     known = {stack.tobytes() for stack in recent}
     assert len(known) > 20
     assert all(stack.tobytes() in known for stack in stacks)
     np.testing.assert_array_equal(q, q_values(stacks))
-    stacks, q = made.validation()
+    stacks, q, _ = made.validation()
     np.testing.assert_array_equal(q, q_values(stacks))
     made.close()
 

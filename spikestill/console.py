@@ -40,8 +40,7 @@ def print_summary(title: str, summary: Mapping[str, Any]) -> None:
         columns = [key for key in rows[0] if key not in SKIPPED]
         for column in columns:
             justify: Literal["left", "right"] = "left" if isinstance(rows[0][column], str) else "right"
-            heading = HEADINGS.get(column, column.replace("_", " "))
-            table.add_column(heading, justify=justify, overflow="fold")
+            table.add_column(heading(column), justify=justify, overflow="fold")
         for row in rows[:MAX_ROWS]:
             table.add_row(*(shown(row.get(column)) for column in columns))
         console.print(table)
@@ -49,6 +48,11 @@ def print_summary(title: str, summary: Mapping[str, Any]) -> None:
             console.print(f"... and {len(rows) - MAX_ROWS} more; --json has them all")
         console.print()
     console.print(scalars)
+
+
+def heading(key: str) -> str:
+    """Return a key as people read it: latency_ms.p99 is "latency ms, p99"."""
+    return ", ".join(HEADINGS.get(part, part.replace("_", " ")) for part in key.split("."))
 
 
 def flat(summary: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -99,6 +99,7 @@ def write_report(run_dir: Path, state: Stages, teacher: Path | None, path: Path)
         held_out=held_out,
         shortened=shortened(summaries.get("distill", {})),
         curve_charts=learning_curve(run_dir / METRICS, held_out=held_out),
+        logged=(run_dir / METRICS).is_file(),
         strip=strip,
         strip_agreement=agreement,
         map=summaries.get("map"),
@@ -138,12 +139,15 @@ def render(template: str, **values: Any) -> str:
     """Return a page of ``spikestill/templates``."""
     import jinja2
 
+    from spikestill.console import heading
+
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).resolve().parent / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
     )
+    environment.filters["heading"] = heading
     return environment.get_template(template).render(**values)
 
 
@@ -182,7 +186,7 @@ def _score_tiles(evaluation: Mapping[str, Any]) -> list[tuple[str, str]]:
         games += f" of agent {evaluation['agent']}"
     return [
         (f"{evaluation['mean']:,.4g}", f"mean score of {games}"),
-        ("-" if share is None else f"{share:.1f} %", "of the teacher's margin over random play"),
+        *([] if share is None else [(f"{share:.1f} %", "of the teacher's margin over random play")]),
     ]
 
 
@@ -201,7 +205,7 @@ def _scores(evaluation: Mapping[str, Any]) -> dict[str, Any]:
         {
             "name": name,
             "mean": f"{mean:,.4g}",
-            "ci": f"{low:,.4g} to {high:,.4g}",
+            "ci": f"{low:,.4g} to {high:,.4g}" if len(measured[name]["returns"]) > 1 else "-",
             "episodes": len(measured[name]["returns"]),
         }
         for name, mean, (low, high) in rows
@@ -336,9 +340,10 @@ def _play_note(play: Mapping[str, Any]) -> str:
 
 
 def _verify_note(verify: Mapping[str, Any]) -> str:
-    """Return which backends were compared, on how many recorded frames each."""
+    """Return which backends were compared, on how many frames of which kind each."""
+    kind = "random" if verify.get("source") == "random" else "recorded"
     names = ", ".join(f"{rung['name']} ({rung['frames']:,})" for rung in verify["rungs"] if rung["frames"])
-    return f"The same spikes, bit for bit, on each of these backends, compared on recorded frames: {names}."
+    return f"The same spikes, bit for bit, on each of these backends, compared on {kind} frames: {names}."
 
 
 def _video(path: Path) -> dict[str, Any]:

@@ -43,6 +43,19 @@ def test_backends_that_were_not_compared_are_not_spoken_of():
     assert "each of these backends" in note
     assert "naive (8)" in note
     assert "lava" not in note
+    assert "compared on recorded frames" in note
+    assert "compared on random frames" in _verify_note({"rungs": rungs, "source": "random"})
+
+
+def test_what_was_not_measured_has_no_tile_and_no_interval():
+    alone = SCORE | {"agent": "cores"}
+    assert [tile["value"] for tile in _tiles({"evaluate": alone})] == ["-20"]
+    assert [tile["value"] for tile in _tiles({"evaluate": alone | {"percent_of_margin": 50.0}})] == [
+        "-20",
+        "50.0 %",
+    ]
+    assert _scores(alone)["scores"][0]["ci"] == "-"
+    assert _scores(alone | {"returns": [-20.0, -20.0]})["scores"][0]["ci"] == "-21 to -19"
 
 
 def test_frames_that_were_not_held_out_are_not_called_so(tmp_path):

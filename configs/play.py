@@ -16,7 +16,7 @@ MOST_AGENTS = 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlayConfig(Options):
-    """Real-time play: 60 emulator frames a second of wall clock, whatever the agent does."""
+    """The game keeps to the wall clock whatever the agent does. In a terminal space pauses and ``q`` ends it."""
 
     environment: EnvironmentConfig = dataclasses.field(default_factory=EnvironmentConfig)
     """The game; ``frame_skip`` 4 gives 15 decisions a second, 2 the paper's 30, 1 gives 60."""
@@ -90,7 +90,7 @@ class PlayConfig(Options):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateConfig(Options):
-    """The score of an agent over full games, as fast as the machine goes."""
+    """Beside it the same games are played at random, and by the teacher where there is one."""
 
     environment: EnvironmentConfig = dataclasses.field(default_factory=EnvironmentConfig)
     """The game."""

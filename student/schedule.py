@@ -94,7 +94,8 @@ def scheduled(training: Distillation, pace: Pace, spent_s: float) -> int:
     if config.minutes is None or training.fitted is not None:
         _say(f"{left:,} batches take about {whole} here")
         return config.steps
-    fit = pace.steps_within(60.0 * config.minutes - spent_s, config.log_steps)
+    left_s = 60.0 * config.minutes - spent_s
+    fit = pace.steps_within(left_s, config.log_steps)
     if fit == 0:
         needed = spent_s + pace.seconds(1, config.log_steps)
         raise UserError(
@@ -105,8 +106,8 @@ def scheduled(training: Distillation, pace: Pace, spent_s: float) -> int:
         _say(f"all {left:,} batches fit into {config.minutes:g} minutes here; they take about {whole}")
         return config.steps
     _say(
-        f"{left:,} batches would take about {whole} here; {fit:,} fit into {config.minutes:g} minutes, "
-        "and the learning rate falls over those"
+        f"{left:,} batches would take about {whole} here; {fit:,} fit into what is left of {config.minutes:g} minutes "
+        f"({about(left_s)}), and the learning rate falls over those"
     )
     return training.step + fit
 

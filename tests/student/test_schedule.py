@@ -68,7 +68,7 @@ def test_says_how_long_it_takes_and_fits_what_would_take_longer(training, capsys
     assert "all 1,000 batches fit into 10 minutes here; they take about 2 minutes" in capsys.readouterr().err
     assert scheduled(training, Pace(1.0, 0.0, 0.0), spent_s=100.0) == 485
     said = capsys.readouterr().err
-    assert "1,000 batches would take about 17 minutes here; 485 fit into 10 minutes" in said
+    assert "1,000 batches would take about 17 minutes here; 485 fit into what is left of 10 minutes" in said
     with pytest.raises(
         UserError, match=r"minutes 10: no batch fits; a training of one takes about 15 minutes"
     ):

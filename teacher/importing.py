@@ -19,7 +19,7 @@ import pickletools
 import warnings
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -162,13 +162,13 @@ def with_its_weights(path: Path, content: bytes) -> bytes:
             f"{path}: the package that reads ONNX is not installed", f"run `{EXTRAS['onnx'].install}`"
         ) from error
     from google.protobuf.message import DecodeError
-    from onnx.external_data_helper import load_external_data_for_model, uses_external_data
+    from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
     try:
         model = onnx.load_from_string(content)
     except DecodeError:
         return content  # ONNX Runtime says what is wrong with it
-    weights = [tensor for tensor in model.graph.initializer if uses_external_data(tensor)]
+    weights = [tensor for tensor in _tensors_of(model) if uses_external_data(tensor)]
     if not weights:
         return content
     places = {entry.value for tensor in weights for entry in tensor.external_data if entry.key == "location"}
@@ -183,8 +183,11 @@ def with_its_weights(path: Path, content: bytes) -> bytes:
         if (folder / place).exists():
             regular_file(folder / place, "network's weights", "put the file beside it, as it was exported")
     try:
-        check_size(path, len(content) + sum((path.parent / place).stat().st_size for place in places))
-        load_external_data_for_model(model, str(path.parent))
+        check_size(path, len(content) + sum(_bytes_outside(tensor, folder) for tensor in weights))
+        for tensor in weights:
+            load_external_data_for_tensor(tensor, str(path.parent))
+            tensor.data_location = onnx.TensorProto.DEFAULT
+            del tensor.external_data[:]
     except UserError:
         raise
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
@@ -193,6 +196,25 @@ def with_its_weights(path: Path, content: bytes) -> bytes:
             "put that file beside it, as it was exported",
         ) from error
     return bytes(model.SerializeToString())
+
+
+def _tensors_of(message: Any) -> Iterator[Any]:
+    """Yield every tensor of an ONNX message, wherever it lies: initial values, attributes, subgraphs, functions."""
+    if message.DESCRIPTOR.name == "TensorProto":
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in value if isinstance(value, Sequence) else [value]:
+                yield from _tensors_of(inner)
+
+
+def _bytes_outside(tensor: Any, folder: Path) -> int:
+    """Return how many bytes a tensor takes from its file; each tensor gets a copy of its own."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    whole = (folder / entries["location"]).stat().st_size
+    length = int(entries.get("length", whole))
+    return length if 0 <= length <= whole else whole
 
 
 def read_state(path: Path, content: bytes, library: str) -> Mapping[str, Tensor]:

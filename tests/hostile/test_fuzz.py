@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.hostile import damage
+from tests.hostile import damage, readers
 from tests.hostile.cases import subjects
 from tests.hostile.fuzz import fuzz
 
@@ -47,3 +47,19 @@ def test_minutes_of_damaged_files_find_nothing():
     cases, findings, _ = fuzz(seed=2, seconds=300)
     assert findings == []
     assert cases > 100
+
+
+def test_a_command_that_fails_in_a_way_nobody_thought_of_is_a_finding(monkeypatch):
+    def absent(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("nothing")
+
+    monkeypatch.setattr("spikestill.inspection.run", absent)
+    with pytest.raises(AssertionError, match="unexpected ZeroDivisionError: nothing"):
+        readers.told("inspect", "file.h5")
+
+
+def test_pythons_own_words_are_none(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_bytes(b"seed: \xe2\x82")
+    with pytest.raises(readers.Refused, match=r"recipe\.yaml.*unexpected end of data"):
+        readers.told("record", "--config", path, "--print_config")

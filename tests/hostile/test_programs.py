@@ -214,6 +214,49 @@ def test_weights_outside_the_networks_folder_are_refused(tmp_path, place):
     assert not (tmp_path / "run" / "teacher.safetensors").exists()
 
 
+@pytest.mark.parametrize("where", ["attribute", "subgraph", "sparse"])
+def test_weights_outside_the_folder_are_refused_wherever_a_tensor_lies(tmp_path, where):
+    folder = tmp_path / "net"
+    folder.mkdir()
+    (tmp_path / "secret").write_bytes(bytes(4 * 24))
+    (folder / "mine").write_bytes(bytes(4 * 24))
+    onnx, model = onnx_model(lambda helper: [helper.make_node("Flatten", ["x"], ["y"])])
+    helper = onnx.helper
+
+    def outside(place: str):
+        tensor = onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=[24])
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=place)
+        return tensor
+
+    # One that lies where it should: then all of them are read.
+    model.graph.initializer.append(outside("mine"))
+    if where == "attribute":
+        model.graph.node.append(helper.make_node("Constant", [], ["c"], value=outside("../secret")))
+    elif where == "subgraph":
+        inner = helper.make_graph([], "inner", [], [], [outside("../secret")])
+        model.graph.node.append(helper.make_node("If", ["w"], ["c"], then_branch=inner, else_branch=inner))
+    else:
+        model.graph.sparse_initializer.append(onnx.SparseTensorProto(values=outside("../secret"), dims=[24]))
+    (folder / "net.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(UserError, match=r"its weights lie in '\.\./secret', outside its folder"):
+        run(ImportConfig(path=folder / "net.onnx", game="pong"), tmp_path / "run")
+
+
+def test_one_file_of_weights_that_many_tensors_name_counts_for_each(tmp_path):
+    onnx, model = onnx_model(lambda helper: [helper.make_node("Flatten", ["x"], ["y"])])
+    with open(tmp_path / "data", "wb") as file:
+        file.truncate(100 << 20)
+    for index in range(3000):
+        tensor = onnx.TensorProto(name=f"w{index}", data_type=onnx.TensorProto.FLOAT, dims=[24])
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value="data")
+        model.graph.initializer.append(tensor)
+    (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(UserError, match=r"net\.onnx.*bytes"):
+        run(ImportConfig(path=tmp_path / "net.onnx", game="pong"), tmp_path / "run")
+
+
 def test_an_onnx_loop_without_end_ends(tmp_path):
     onnx, _ = onnx_model(lambda helper: [helper.make_node("Identity", ["x"], ["y"])])
     helper, kinds = onnx.helper, onnx.TensorProto

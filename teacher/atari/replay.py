@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spikestill.common.atari import FRAMES, PIXELS, SIDE
+from spikestill.common.atari import FRAMES, MAX_ACTIONS, PIXELS, SIDE
 from spikestill.common.compiling import njit
 from spikestill.common.training import check_arrays
 
@@ -147,7 +147,13 @@ def check_state(
     if written != int(written) or written < 0 or largest <= 0:
         raise ValueError(f"a replay of {written} steps, and a largest priority of {largest}")
     used = min(int(written), length)
-    check_arrays(arrays, {name: np.empty((used, *like[name].shape[1:]), like[name].dtype) for name in RINGS})
+    dtypes = {name: like[name].dtype for name in RINGS}
+    # A GPU's replay keeps actions as it indexes with them; a checkpoint goes from one to the other.
+    if arrays["action"].dtype in (np.uint8, np.int64):
+        dtypes["action"] = arrays["action"].dtype
+    check_arrays(arrays, {name: np.empty((used, *like[name].shape[1:]), dtypes[name]) for name in RINGS})
+    if arrays["action"].size and not (arrays["action"].min() >= 0 and arrays["action"].max() < MAX_ACTIONS):
+        raise ValueError(f"an action outside 0..{MAX_ACTIONS - 1}")
     found = arrays["leaves"]
     check_arrays(arrays, {"leaves": np.empty(len(found), np.float64)})
     if len(found) > leaves or not bool((found >= 0).all()):

@@ -30,8 +30,8 @@ from spikestill.teacher.checkpoint import CHECKPOINT_SCHEMA, read_teacher
 from spikestill.teacher.policy import load_teacher
 
 TINY = TeachConfig(
-    environment=EnvironmentConfig(game="breakout"), steps=264, num_envs=8, update_period=8, batch_size=16,
-    replay_capacity=544, replay_start=128, target_period=100, epsilon_steps=150, segment_steps=25, threads=2,
+    environment=EnvironmentConfig(game="breakout"), steps=264, num_envs=4, update_period=8, batch_size=16,
+    replay_capacity=544, replay_start=128, target_period=100, epsilon_steps=150, segment_steps=50, threads=2,
     device="cpu",
 )  # fmt: skip
 
@@ -251,7 +251,8 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_resumed(short, tmp_pa
         config=metadata["config"], counters=metadata["counters"],
     )  # fmt: skip
     with pytest.raises(
-        UserError, match=rf"{CHECKPOINT}: update \d+: head.bias holds weights that are not finite"
+        UserError,
+        match=rf"{CHECKPOINT}: its content does not fit: .*head.bias holds values that are not finite",
     ):
         run(TINY, tmp_path, resume=True)
     rounds = Training.round

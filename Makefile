@@ -9,8 +9,10 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUN_DIR ?= runs/demo
-# Two files of tests at a time; a file's tests share what its fixtures make.
-TOGETHER := --numprocesses 2 --dist loadfile
+# Three files of tests at a time on two cores, for tests wait: on a game's clock, on a process that is killed. A file's
+# tests share what its fixtures make. Threads that wait for others give their core away.
+TOGETHER := --numprocesses 3 --dist loadfile
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
 
 .PHONY: help install demo test test-full base docs lint clean
 help:
@@ -38,10 +40,10 @@ demo: install
 	$(BIN)/spikestill run --config demo --run_dir $(RUN_DIR)
 
 test: install
-	$(BIN)/python -m pytest $(TOGETHER) -m "not slow and not gpu"
+	$(PYTEST) $(TOGETHER) -m "not slow and not gpu"
 
 test-full: install
-	$(BIN)/python -m pytest $(TOGETHER) -m "not gpu"
+	$(PYTEST) $(TOGETHER) -m "not gpu"
 
 # The base install alone, in an environment of its own: no PyTorch, small, and it plays.
 BASE := build/base

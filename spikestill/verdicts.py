@@ -130,7 +130,11 @@ def _verify(found: Summary) -> Iterator[str]:
         f"{rung['name']} ({count(rung['frames'], 'frame')})" for rung in compared
     )
     for rung in skipped:
-        yield f"  not compared: {rung['name']} ({rung.get('skipped') or 'no frames'})"
+        why = rung.get("skipped") or "no frames"
+        if any(rung["name"] == each["name"] for each in compared):  # it is the reference, without PyTorch
+            yield f"  {rung['name']}: {why}"
+        else:
+            yield f"  not compared: {rung['name']} ({why})"
     if found["ok"] and found["core_map"]:
         yield f"The core map {found['core_map']}."
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from spikestill import cli
-from spikestill.verbs import VERBS
+from spikestill.verbs import CONTROL, VERBS
 
 LITTLE_TEACHING = "--steps 64 --num_envs 4 --replay_start 32 --replay_capacity 1000"
 LITTLE_LADDER = "--frames 4 --naive_frames 1 --lava_frames 0 --stock_frames 0"
@@ -36,18 +35,20 @@ SHORTER = (
     ("estimate", "", "", "--frames 4"),
     ("play pong", "--seconds 60", "--seconds 2", "--trace game.h5"),
     ("evaluate pong", "--episodes 100", "--episodes 1", "--compare false"),
+    ("play cheetah_run", "--seconds 20", "--seconds 1", ""),
+    ("evaluate cheetah_run", "", "", "--episodes 1"),
     ("run --config demo", "", "", LITTLE_RUN),
     ("run breakout", "", "", LITTLE_RUN),
     ("sweep table2", "distill.steps=2000", "distill.steps=2,record.frames=320", ""),
 )
 
 
-def examples() -> Iterator[str]:
-    """Yield the commands of all help pages, in the order of the stages."""
-    for verb in (*VERBS.values(), VERBS["teach"].chosen(["cheetah_run"])):
-        for line in verb.example.splitlines():
-            if not line.startswith(" "):
-                yield line.replace("source <(", "").replace(")", "")
+def examples() -> list[str]:
+    """Return the commands of all help pages, each once, in the order of the stages, those of control after them."""
+    control = (VERBS[name].chosen(["cheetah_run"]) for name in CONTROL)
+    lines = (line for verb in (*VERBS.values(), *control) for line in verb.example.splitlines())
+    typed = (line.replace("source <(", "").replace(")", "") for line in lines if not line.startswith(" "))
+    return list(dict.fromkeys(typed))
 
 
 def short(line: str) -> str:
@@ -72,7 +73,7 @@ def agent_zip(path: Path) -> None:
     stable_baselines3.DQN("CnnPolicy", Frames(), buffer_size=10, seed=0).save(path)
 
 
-@pytest.mark.parametrize("line", list(examples()))
+@pytest.mark.parametrize("line", examples())
 def test_an_example_is_a_command_with_valid_options(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,5 +111,6 @@ def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "runs/pong/student.nir",
         "runs/demo/report.html",
         "cores.html",
+        "cheetah.mp4",
     ):
         assert Path(made).is_file(), made

@@ -108,6 +108,20 @@ def test_a_rung_that_was_skipped_is_not_a_row_of_zeros() -> None:
         "  compared: pytorch (8 frames)",
         "  not compared: lava (Lava is not installed)",
     ]
+    rungs[:1] = [
+        {"name": "naive", "frames": 8, "mismatches": 0},
+        {
+            "name": "naive",
+            "frames": 0,
+            "mismatches": 0,
+            "skipped": "it is the reference, as PyTorch is not installed",
+        },
+    ]
+    words = verdict("verify", {"ok": True, "frames": 8, "source": "buffer", "rungs": rungs, "core_map": None})
+    assert words[1:3] == [
+        "  compared: naive (8 frames)",
+        "  naive: it is the reference, as PyTorch is not installed",
+    ]
 
 
 def test_units_are_those_that_people_use() -> None:

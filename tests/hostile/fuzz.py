@@ -71,6 +71,11 @@ class Peak(threading.Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.bytes = 0
+        self._over = threading.Event()
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._over.set()
 
     def restart(self) -> int:
         self.bytes = self.shared_once()
@@ -97,10 +102,9 @@ class Peak(threading.Thread):
         return total
 
     def run(self) -> None:
-        while True:
+        while not self._over.wait(self.PERIOD_S):
             if self.now() > self.bytes:
                 self.bytes = max(self.bytes, self.shared_once())
-            time.sleep(self.PERIOD_S)
 
 
 class Outcome(NamedTuple):

@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from spikestill.common.atomic import atomic_path
-from spikestill.common.errors import restoring as restoring
 from spikestill.common.provenance import Provenance, check_content, content_sha256, warn_unchecked
 from spikestill.common.tensor_file import open_tensor_file
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from spikestill.common.artefacts import RESUMED_FROM, STUDENT, TEACHER
 from spikestill.common.atari import STACK
-from spikestill.common.errors import UserError
+from spikestill.common.errors import UserError, restoring
 from spikestill.common.precision.formats import number_format
 from spikestill.common.precision.scaling import LossScale
 from spikestill.common.processor import compute_device, cores, keep_freed_memory
@@ -30,9 +30,16 @@ from spikestill.common.tensors import (
     optimizer_tensors,
     read_tensors,
     restore_optimizer,
-    restoring,
 )
-from spikestill.common.training import BEGIN_ANEW, Sitting, read_checkpoint, write_checkpoint
+from spikestill.common.training import (
+    BEGIN_ANEW,
+    Sitting,
+    check_arrays,
+    check_counters,
+    going_on_from,
+    read_checkpoint,
+    write_checkpoint,
+)
 from spikestill.common.zoo import zoo_path
 from spikestill.configs.distill import DistillConfig
 from spikestill.configs.loading import plain
@@ -417,17 +424,26 @@ class Distillation:
                 for name, tensor in tensors.items()
                 if name.startswith("hints.")
             }
+            check_arrays(hints, self.hints.state())
             self.hints.set_state(hints)
             restore_optimizer(self.hint_optimizer, hints)
         self.source.set_state({
             name.removeprefix("source."): tensor for name, tensor in tensors.items() if name.startswith("source.")
         })  # fmt: skip
+        counters = {"shares": self.shares, "skipped": 0, **counters}
+        check_counters(counters, {"step": 0, "shares": 1, "skipped": 0})
+        if not 1 <= counters["shares"] <= max(1, self.config.batch_size // 2):
+            raise ValueError(f"shares is {counters['shares']}, at most half the batch wanted")
         self.step = counters["step"]
         # Each share normalises by itself: the machine's cores must not change what it is.
-        self.shares = counters.get("shares", self.shares)
+        self.shares = counters["shares"]
         if self.format.scaled and "loss_scale" in counters:
-            self.scale = LossScale(*counters["loss_scale"])
-        self.skipped = counters.get("skipped", 0)
+            value, period, good = counters["loss_scale"]
+            check_counters(
+                {"value": value, "period": period, "good": good}, {"value": 1.0, "period": 1, "good": 0}
+            )
+            self.scale = LossScale(value, period, good)
+        self.skipped = counters["skipped"]
         if counters.get("fitted") is not None:
             self.keep(Fitted(*counters["fitted"]))
         self.rng.bit_generator.state = counters["rng"]
@@ -536,7 +552,8 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
     checkpoint = run_dir / CHECKPOINT
     keep_freed_memory()
     resume = goes_on("distill", run_dir, STUDENT, resume=resume)
-    with opened(config) as (source, teachers):
+    origin = checkpoint if resume else config.initial
+    with opened(config) as (source, teachers), going_on_from(origin):
         hinting = [read_teacher(path)[0] for path in teachers] if config.hint_weight else []
         training = Distillation(config, source, hinting, checkpoint if resume else None)
         for index, path in enumerate(teachers):

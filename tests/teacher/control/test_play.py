@@ -7,9 +7,10 @@ import pytest
 
 from spikestill.cli import main
 from spikestill.common.environment import environment
+from spikestill.common.precision import fixed_reference
 from spikestill.runtime.agents import agent_files, open_agent
-from spikestill.teacher.control import networks, teach
-from spikestill.teacher.control.play import joined
+from spikestill.teacher.control import fixed_ddpg, fixed_file, networks, teach
+from spikestill.teacher.control.play import joined, within
 from spikestill.teacher.evaluation import evaluate
 from tests.teacher.control.test_teach import config_of
 
@@ -18,6 +19,19 @@ pytestmark = pytest.mark.skipif(
     reason="the MuJoCo simulators are not installed: make install, or pip install 'spikestill[control]'",
 )
 OPTIONS = {"precision": "fp16", "steps": 200, "evaluation_period": 10_000}
+
+
+FIXED = {
+    "algorithm": "ddpg", "precision": "fixar", "quantisation_delay": 60, "steps": 200, "evaluation_period": 10_000,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def fixed(tmp_path_factory):
+    """A run folder with an agent of reacher_easy in integers alone, 16 bits wide by now."""
+    folder = tmp_path_factory.mktemp("control") / "fixed"
+    teach.run(config_of("reacher_easy", **FIXED), folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +75,22 @@ def test_scores_do_not_depend_on_how_many_games_are_played_at_a_time(taught):
     assert one.frames == 2000
 
 
-def test_every_command_takes_the_agent_that_teach_left(taught, capsys):
+def test_an_agent_in_fixed_point_plays_the_integers_that_were_trained(fixed):
+    path = fixed / "teacher.safetensors"
+    spec = environment("reacher_easy")
+    agent = open_agent("teacher", spec, {"teacher": path})
+    envs = spec.make(None, 3, 0)
+    observations = envs.reset(np.arange(3))
+    state = fixed_file.read(path).state
+    assert state.quantised
+    _, action = fixed_ddpg.act(state, joined(observations), False, fixed_reference)
+    decision = agent.act(observations)
+    np.testing.assert_array_equal(decision.action, within(spec.actions, action))
+
+
+@pytest.mark.parametrize("folder", ["taught", "fixed"])
+def test_every_command_takes_the_agent_that_teach_left(folder, request, capsys):
+    taught = request.getfixturevalue(folder)
     where = ["--run_dir", str(taught), "--json"]
 
     def told(*words):

@@ -55,7 +55,8 @@ reads about 100 KiB in a second.)"""
 PROGRAM_START_S = 8.0
 """Processor seconds that an engine may take to start; PyTorch takes 2."""
 PROGRAM_SECONDS, PROGRAM_SECONDS_A_STACK = 2.0, 0.1
-"""Processor seconds that a program may take to be read, and for every answer; and more for each stack of a batch."""
+"""Processor seconds that a program may take to be read and for its first answer, then for every answer; and more for
+each stack of a batch."""
 PROGRAM_BYTES_PER_S = 16 * MIB
 """A program may take another second for this many of its bytes to be read."""
 PROGRAM_MEMORY = 768 * MIB

@@ -129,8 +129,14 @@ class ConfinedProgram:
             "bytes": len(program.content), "memory": PROGRAM_MEMORY + 4 * len(program.content),
         }  # fmt: skip
         text = json.dumps(header).encode()
-        seconds = PROGRAM_START_S + PROGRAM_SECONDS + len(program.content) / PROGRAM_BYTES_PER_S
-        found, _ = self._ask([LENGTH.pack(len(text)) + text, program.content], seconds, 0)
+        size_s = len(program.content) / PROGRAM_BYTES_PER_S
+        found, _ = self._ask([LENGTH.pack(len(text)) + text, program.content], PROGRAM_START_S + size_s, 0)
+        self._left_s = PROGRAM_SECONDS + size_s
+        if found.get("value") == "started":
+            before = _processor_s(self._process.pid)
+            found, _ = self._ask([], self._left_s, 0)
+            # Reading and the first answer have one limit together.
+            self._left_s -= _processor_s(self._process.pid) - before
         if "error" in found:
             self.close()
             raise UserError(f"{name}: {found['error']}", found.get("remedy") or "export it again")
@@ -143,11 +149,12 @@ class ConfinedProgram:
         """
         batch = len(stacks)
         content = np.ascontiguousarray(stacks, np.uint8)
-        seconds = PROGRAM_SECONDS + PROGRAM_SECONDS_A_STACK * batch
         with self._turn:
+            seconds = self._left_s + PROGRAM_SECONDS_A_STACK * batch
             found, arrays = self._ask(
                 [LENGTH.pack(batch), content.reshape(-1).data], seconds, MIB + batch * 8 * MAX_ACTIONS
             )
+            self._left_s = PROGRAM_SECONDS
         if "error" in found:
             raise UserError(f"{self._name}: {found['error']}", "export it again")
         scores = arrays.get("scores")
@@ -184,19 +191,22 @@ class _Watch:
     """Raises TimeoutError once a process has used more of the processor's time than it may."""
 
     def __init__(self, process: int, seconds: float) -> None:
-        self._path, self._tick = f"/proc/{process}/stat", os.sysconf("SC_CLK_TCK")
-        self._limit = self._used() + seconds
-
-    def _used(self) -> float:
-        try:
-            fields = Path(self._path).read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-            return (int(fields[11]) + int(fields[12])) / self._tick
-        except (OSError, ValueError, IndexError):
-            return 0.0  # gone, or a system without /proc: then the clock's limit holds alone
+        self._process = process
+        self._limit = _processor_s(process) + seconds
 
     def __call__(self) -> None:
-        if self._used() > self._limit:
+        if _processor_s(self._process) > self._limit:
             raise TimeoutError
+
+
+def _processor_s(process: int) -> float:
+    """Return the processor's time of a process, 0 where it is gone or the system has no /proc: then the clock holds."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
+        fields = stat.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _send(descriptor: int, content: bytes | memoryview, deadline: float) -> None:

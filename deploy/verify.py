@@ -98,9 +98,10 @@ def _verify(config: VerifyConfig, net: IntegerNet, frames: Frames, artefact: Pat
     write_document(artefact, "verify", VERSION, found, provenance)
     if not summary["ok"]:
         causes = [str(differences[0])] if differences else []
-        causes += [f"the core map departs from the student: {deviation}"] if deviation is not None else []
+        mapped = "the core map" if config.core_map is None else f"the core map {config.core_map}"
+        causes += [f"{mapped} departs from the student: {deviation}"] if deviation is not None else []
         raise UserError(
-            f"the ladder does not hold: {'; '.join(causes)}{_stranger(config, core_map)}",
+            f"{config.student}: the ladder does not hold: {'; '.join(causes)}{_stranger(config, core_map)}",
             f"map the student again; if it still differs, report it with {artefact}",
         )
     return StageResult(artefact, summary)

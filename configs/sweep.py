@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from spikestill.common.atari import check_game
+from spikestill.common.environment import check_environment, family_of
 from spikestill.common.errors import UserError, nearest
 from spikestill.configs import options
 from spikestill.configs.loading import read_recipe, unknown
@@ -203,7 +203,13 @@ def _check(recipe: SweepRecipe) -> None:
             )
     for game in [recipe.game, *map(str, recipe.grid.get(GAME, ()))]:
         for each in game.split(TOGETHER):
-            check_game(each)
+            check_environment(each)
+            beyond = [stage for stage in recipe.stages if stage not in PER_GAME]
+            if beyond and family_of(each) != "atari":
+                raise UserError(
+                    f"{beyond[0]} with {each}: students are of Atari games",
+                    f"leave {', '.join(beyond)} out of the stages",
+                )
     if recipe.seeds > 1 and not set(SEEDED) & set(recipe.stages):
         raise UserError(
             f"seeds {recipe.seeds}: none of {', '.join(recipe.stages)} is a training",

@@ -115,12 +115,18 @@ def by_environment(verb: Verb, words: Sequence[str]) -> Verb:
         inner = recipe.get("environment")
         given = {"environment.game": inner.get("game", "") if isinstance(inner, Mapping) else ""} | given
         given |= {"algorithm": ""} if "algorithm" in recipe else {}
+    name = str(given.get("environment.game", given.get("game", ""))).replace("-", "_")
+    if "algorithm" in given:
+        return dataclasses.replace(verb, **CONTROL[verb.name])  # type: ignore[arg-type]
+    return for_environment(verb, name) if name else verb
+
+
+def for_environment(verb: Verb, name: str) -> Verb:
+    """Return the verb as it is for the environment called ``name``: with its own options where actions are numbers."""
     from spikestill.common.environment import family_of
 
-    name = str(given.get("environment.game", given.get("game", ""))).replace("-", "_")
-    family = "" if not name else family_of(name)
-    control = "algorithm" in given or family in ("dm_control", "gymnasium")
-    return dataclasses.replace(verb, **CONTROL[verb.name]) if control else verb  # type: ignore[arg-type]
+    control = family_of(name) in ("dm_control", "gymnasium")
+    return dataclasses.replace(verb, **CONTROL.get(verb.name, {})) if control else verb  # type: ignore[arg-type]
 
 
 def _options(words: Sequence[str]) -> list[tuple[str, str]]:

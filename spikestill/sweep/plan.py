@@ -22,9 +22,9 @@ from spikestill.common.provenance import file_sha256
 from spikestill.common.zoo import zoo_path
 from spikestill.configs.loading import build, find_recipe, nested, overlaid, plain, read_recipe
 from spikestill.configs.sweep import GAME, PER_GAME, SEED, SEEDED, TOGETHER, SweepRecipe
-from spikestill.verbs import VERBS
+from spikestill.verbs import VERBS, for_environment
 
-ALSO: dict[str, dict[str, str]] = {"distill": {"buffer": "also"}}
+ALSO: dict[str, dict[str, str]] = {"distill": {"buffer": "also", "teacher": "also_teachers"}}
 """Stage to (option of one file to the option of those of further games)."""
 
 
@@ -142,8 +142,6 @@ def _inputs(
         for earlier in reversed(list(made)):
             if VERBS[earlier].artefact == file:
                 writers = [run for run in made[earlier] if len(run.games) > 1 or set(run.games) & set(games)]
-                if len(writers) > 1 and (stage, option) == ("distill", "teacher"):
-                    break  # hints are of one teacher, and a student of several games learns without
                 if len(writers) > 1 and option not in ALSO.get(stage, {}):
                     raise UserError(
                         f"{stage} reads one {option}, a trial of {TOGETHER.join(games)} has {len(writers)}",
@@ -204,6 +202,9 @@ def resolved(stage: str, options: Mapping[str, Any], inputs: Mapping[str, list[P
         UserError: an option that the stage does not know, or a value that it refuses; the stage is named.
     """
     try:
-        return build(VERBS[stage].config_class(), with_inputs(stage, options, inputs))
+        verb = (
+            for_environment(VERBS[stage], options["environment"][GAME]) if stage in PER_GAME else VERBS[stage]
+        )
+        return build(verb.config_class(), with_inputs(stage, options, inputs))
     except UserError as error:
         raise UserError(f"{stage}: {error.what}", error.remedy) from error

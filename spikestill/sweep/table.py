@@ -19,7 +19,7 @@ from spikestill.sweep.plan import StageRun, Trial
 from spikestill.sweep.worker import FAILED, FINISHED, LOG, attempts
 
 FIGURES: dict[str, tuple[str, ...]] = {
-    "teach": ("mean_return_100",),
+    "teach": ("mean_return_100", "mean_return"),
     "record": ("frames", "mean_return"),
     "distill": ("steps", "agreement"),
     "map": ("cores", "chips"),

@@ -102,7 +102,7 @@ def test_every_shipped_sweep_is_planned(name):
         ("stages: [record]\nstep: 3", "unknown key step"),
         ("stages: [record]\ngrid: {distill.steps: [1]}", r"distill\.steps is no axis"),
         ("stages: [record]\ngrid: {record.frames: 5}", "a list of values wanted"),
-        ("stages: [record]\ngame: pongo", "unknown game 'pongo'"),
+        ("stages: [record]\ngame: pongo", "unknown environment 'pongo'"),
         ("stages: [record]\nseeds: 0", "its range is 1..10000"),
         ("stages: [record]\nseeds: 2", "is a training"),
         ("stages: [record]\nsamples: 2", "without a search"),
@@ -144,3 +144,25 @@ def test_a_stage_that_reads_one_file_refuses_two_games(tmp_path):
     assert [len(run.inputs["teacher"]) for run in trials[0].runs["evaluate"]] == [1, 1]
     with pytest.raises(UserError, match=r"map reads one buffer, a trial of pong\+freeway has 2"):
         plan(recipe(tmp_path, "stages: [record, map]\ngame: pong+freeway\n"))
+
+
+def test_a_students_teachers_come_in_the_order_of_its_buffers(tmp_path):
+    text = RECIPE.replace("stages: [record", "stages: [teach, record").replace(
+        "game: pong", "game: pong+freeway"
+    )
+    [trial], runs = plan(recipe(tmp_path, text, ("distill.hint_weight=1", "distill.stream=false")))
+    distill = trial.runs["distill"][0]
+    assert distill.inputs["teacher"] == tuple(run.key for run in trial.runs["teach"])
+    assert [runs[key].games for key in distill.inputs["teacher"]] == [("pong",), ("freeway",)]
+    given = with_inputs("distill", {}, {"teacher": [Path("a"), Path("b")], "buffer": [Path("c"), Path("d")]})
+    assert given == {"teacher": "a", "also_teachers": ["b"], "buffer": "c", "also": ["d"]}
+
+
+def test_a_control_task_has_its_own_options_and_no_student(tmp_path):
+    text = "stages: [teach, evaluate]\ngame: hopper\noptions: {teach: {algorithm: ddpg, precision: fixar}}\n"
+    [trial], _ = plan(recipe(tmp_path, text, ("teach.batch_size=64", "teach.target_period=1")))
+    assert trial.runs["evaluate"][0].inputs == {"teacher": (trial.runs["teach"][0].key,)}
+    with pytest.raises(UserError, match=r"teach: .*fixed32 with batch_size 48"):
+        plan(recipe(tmp_path, text, ("teach.precision=fixed32", "teach.batch_size=48")))
+    with pytest.raises(UserError, match="distill with hopper: students are of Atari games"):
+        recipe(tmp_path, text.replace("teach, evaluate", "teach, record, distill"))

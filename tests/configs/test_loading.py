@@ -11,7 +11,6 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spikestill import cli
 from spikestill.common.environment import check_environment
 from spikestill.common.errors import UserError
 from spikestill.configs import loading
@@ -252,14 +251,3 @@ def test_a_short_name_finds_the_only_option_that_ends_so() -> None:
     assert full_name("ate", ["rate"]) == ""
     with pytest.raises(UserError, match=r"--rate may be --a\.rate, --b\.rate\. Give one of them whole\."):
         full_name("rate", ["a.rate", "b.rate"])
-
-
-@pytest.mark.parametrize("path", sorted(loading.RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_shipped_recipe_is_one_of_its_command(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    begins = path.stem.partition("-")[0]
-    verb = {"demo": "run", "control": "teach"}.get(begins, begins)
-    assert cli.main([verb, "--config", path.stem, "--print_config"]) == 0
-    resolved, asked = yaml.safe_load(capsys.readouterr().out), yaml.safe_load(path.read_text())
-    for name, value in asked.items():
-        if not isinstance(value, dict):
-            assert resolved[name] == value

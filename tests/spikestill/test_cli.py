@@ -125,6 +125,9 @@ def test_printed_config_gives_the_same_config_back(
 def test_every_shipped_recipe_is_valid(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     verb = recipe.stem.split("-")[0] if recipe.stem.split("-")[0] in VERBS else "run"
     assert cli.main([verb, "--config", recipe.stem, "--print_config"]) == 0, capsys.readouterr().err
+    resolved, asked = yaml.safe_load(capsys.readouterr().out), yaml.safe_load(recipe.read_text())
+    plain = {name: value for name, value in asked.items() if not isinstance(value, dict)}
+    assert {name: resolved[name] for name in plain} == plain
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,15 @@ Form = type[Any] | list[Any] | dict[str, Any]
 TEXT_LENGTH, LIST_LENGTH = 4096, 1_000_000
 LARGEST = 1e15
 
-SCORED: dict[str, Form] = {"episodes": int, "mean": float, "ci95": [float], "returns": [float]}
+SCORED: dict[str, Form] = {"mean": float, "ci95": [float], "returns": [float]}
 FORMS: dict[str, Form] = {
     "record": {},
     "distill": {"held_out_steps?": int, "fitted?": {"minutes": float, "asked": int, "steps": int}},
     "map": {},
     "verify": {"rungs": [{"name": str, "frames": int}]},
     "evaluate": {
-        **SCORED, "agent": str, "epsilon": float, "percent_of_margin?": float, "teacher?": SCORED, "random?": SCORED,
+        **SCORED, "episodes": int, "agent": str, "epsilon": float, "percent_of_margin?": float, "teacher?": SCORED,
+        "random?": SCORED,
     },
     "play": {
         "agent": str, "frame_skip": int, "seconds": float, "ticks": int, "lost_s": float, "decisions": int,

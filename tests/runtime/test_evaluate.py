@@ -12,6 +12,7 @@ from spikestill.common.zoo import zoo_path
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.play import EvaluateConfig
 from spikestill.runtime.evaluate import percentage, run
+from spikestill.summaries import check_stage
 from tests.runtime.artefacts import Files
 
 PONG_TEACHER = zoo_path("pong", "teacher.safetensors")
@@ -46,6 +47,8 @@ def test_teacher_and_chance_are_measured_the_same_way(tmp_path: Path, breakout: 
     assert (summary["sticky_probability"], summary["sticky"]["sticky_probability"]) == (0.0, 0.25)
     assert summary["sticky"]["random"] != summary["random"]
     assert set(summary["provenance"]["parents"]) == {"teacher"}
+    # The report knows this form.
+    check_stage("evaluate", {"artefact": "evaluate.json", "sha256": "", "summary": summary})
 
 
 def test_random_play_needs_no_file(tmp_path: Path) -> None:

@@ -258,7 +258,12 @@ def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) ->
 
 def _headline(state: State) -> dict[str, Any]:
     evaluation, play = state.stages["evaluate"]["summary"], state.stages["play"]["summary"]
-    found = {key: evaluation.get(key) for key in ("mean", "ci95", "episodes", "percent_of_teacher")}
+    found = {
+        key: evaluation.get(key)
+        for key in ("mean", "ci95", "episodes", "percent_of_teacher", "percent_of_margin")
+    }
+    chance = evaluation.get("random")
+    found["random"] = None if chance is None else {"mean": chance["mean"], "ci95": chance["ci95"]}
     found["fitted"] = state.stages["distill"]["summary"].get("fitted")
     return {**found, "cores": state.stages["map"]["summary"].get("cores"), "misses": play.get("misses")}
 

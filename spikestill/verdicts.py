@@ -252,12 +252,14 @@ def _scored(found: Summary, who: str) -> Iterator[str]:
 
 def _run(found: Summary) -> Iterator[str]:
     low, high = found["ci95"]
-    share = found.get("percent_of_teacher")
-    part = "" if share is None else f", {share:.1f} % of the teacher's score"
+    share, chance = found.get("percent_of_margin"), found.get("random")
+    part = "" if share is None else f", {share:.1f} % of the teacher's margin over random play"
     yield (
         f"The student scores {found['mean']:,.4g} on average over {count(found['episodes'], 'game')} "
         f"({low:,.4g} to {high:,.4g}){part}."
     )
+    if chance is not None and found["mean"] <= chance["ci95"][1]:
+        yield f"That is no better than random play, which scores {chance['mean']:,.4g}."
     yield f"It runs on {found['cores']:,} cores and missed {count(found['misses'], 'decision')} in real time."
     if cut := shortened(found):
         yield cut

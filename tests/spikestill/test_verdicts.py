@@ -45,6 +45,25 @@ def test_a_score_beside_its_teacher_and_chance() -> None:
     ]
 
 
+def test_a_run_whose_student_plays_at_random_says_so() -> None:
+    run = {
+        "ci95": (-21.0, -20.0),
+        "episodes": 10,
+        "cores": 9,
+        "misses": 0,
+        "seconds": {"map": 1.0},
+        "report": "r",
+    }
+    chance = {"mean": -20.2, "ci95": (-20.6, -19.9)}
+    words = verdict("run", run | {"mean": -20.5, "percent_of_margin": -1.0, "random": chance})
+    assert words[0].endswith("(-21 to -20), -1.0 % of the teacher's margin over random play.")
+    assert words[1] == "That is no better than random play, which scores -20.2."
+    better = verdict(
+        "run", run | {"mean": 18.0, "ci95": (17.0, 19.0), "percent_of_margin": 97.0, "random": chance}
+    )
+    assert not any("no better" in line for line in better)
+
+
 def test_one_game_has_no_interval() -> None:
     words = verdict("evaluate", SCORED | {"episodes": 1, "ci95": (400.0, 400.0), "random": CHANCE})
     assert words[0] == "Space Invaders, agent student: 400 in 1 game."

@@ -113,6 +113,7 @@ def warm_up() -> None:
         _attributes(file)
         for name in file:
             _entry(file, name)
+        _check_found(file["data"], "data")
         file["data"][...]
         _chunk_table(file["data"], "data", 10)
 
@@ -185,8 +186,26 @@ def read(descriptor: int, wanted: Mapping[str, Sequence[Any]]) -> tuple[None, Ar
             dataset = file[name]
             if dataset.dtype.str != dtype or list(dataset.shape) != list(shape):
                 raise ValueError(f"{name} is {dataset.dtype} {dataset.shape}, {dtype} {tuple(shape)} wanted")
+            _check_found(dataset, name)
             arrays[name] = dataset[...]
     return None, arrays
+
+
+def _check_found(dataset: h5py.Dataset, name: str) -> None:
+    """Raise ValueError where HDF5 lists a chunk and does not find it by its place: it would read zeros instead."""
+    if dataset.chunks is None:
+        return
+    listed: list[tuple[tuple[int, ...], int]] = []
+    dataset.id.chunk_iter(lambda chunk: listed.append((chunk.chunk_offset, chunk.size)))
+    for first, size in listed:
+        # A chunk behind the end was left there by a session that was killed.
+        if all(at < side for at, side in zip(first, dataset.shape, strict=True)):
+            try:
+                found = len(dataset.id.read_direct_chunk(first)[1])
+            except (OSError, RuntimeError, ValueError):
+                found = -1
+            if found != size:
+                raise ValueError(f"{name} has a chunk at {first} in its index that is not found there")
 
 
 def chunk_index(descriptor: int, most: Mapping[str, int]) -> tuple[None, Arrays]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import struct
 import time
 import zlib
 from pathlib import Path
@@ -138,6 +139,21 @@ def test_a_column_that_deflate_did_not_pack_is_refused(buffer):
         del file["reward"]
         file.create_dataset("reward", data=reward, maxshape=(None, 2), chunks=(32, 2))
     with pytest.raises(UserError, match=r"reward lies in chunks of \(32, 2\) packed by filters \(\)"):
+        open_buffer(buffer)
+
+
+@pytest.mark.parametrize("name", ["reward", "action", "start"])
+def test_a_chunk_that_hdf5_lists_and_does_not_find_is_refused(buffer, whole, name):
+    """Its key in the index has one offset more than the dataset has axes: HDF5 would read zeros in its place."""
+    places: list[int] = []
+    with h5py.File(buffer) as file:
+        file[name].id.chunk_iter(lambda chunk: places.append(chunk.byte_offset))
+    at = whole.index(struct.pack("<Q", places[0])) - 8
+    assert whole[at : at + 8] == bytes(8)
+    buffer.write_bytes(whole[:at] + b"\x08" + whole[at + 1 :])
+    with pytest.raises(
+        UserError, match=rf"{name} has a chunk at \(0, 0\) in its index that is not found there"
+    ):
         open_buffer(buffer)
 
 

@@ -39,7 +39,12 @@ SHORTER = (
     ("evaluate cheetah_run", "", "", "--episodes 1"),
     ("run --config demo", "", "", LITTLE_RUN),
     ("run breakout", "", "", LITTLE_RUN),
-    ("sweep table2", "distill.steps=2000", "distill.steps=2,record.frames=320,evaluate.episodes=1", ""),
+    (
+        "sweep table2",
+        "distill.steps=2000",
+        "distill.steps=2,distill.temperature=0.01,record.frames=320,evaluate.episodes=1",
+        "",
+    ),
 )
 
 

@@ -26,7 +26,7 @@ HDF5_TEXT_BYTES = 16 * MIB
 """Bytes of all attributes together."""
 HDF5_SECONDS = 1.0
 """Processor seconds that HDF5 may take for a call; it describes a file of ours in 5 ms."""
-HDF5_BYTES_PER_S, HDF5_CHUNKS_PER_S = 64 * MIB, 100_000
+HDF5_BYTES_PER_S, HDF5_CHUNKS_PER_S = 16 * MIB, 100_000
 """A call gets another second for so many bytes that it reads, or chunks that it lists (a quarter of what it can)."""
 HDF5_MEMORY = 192 * MIB
 """Memory that HDF5 may take beside what the file declares."""

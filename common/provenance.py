@@ -123,6 +123,17 @@ def versions() -> dict[str, str]:
     return found
 
 
+_KINDS = {
+    "config": dict,
+    "seed": int,
+    "commit": str,
+    "versions": dict,
+    "parents": dict,
+    "created": str,
+    "machine": str,
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Provenance:
     """The record that every artefact carries.
@@ -183,6 +194,16 @@ class Provenance:
             unknown = sorted(set(fields) - {field.name for field in dataclasses.fields(Provenance)})
             if unknown:
                 raise ValueError(f"not a provenance record: it has an unknown field {unknown[0]!r}")
-            return Provenance(**fields)
+            found = Provenance(**fields)
+            for name, kind in _KINDS.items():
+                if not isinstance(getattr(found, name), kind):
+                    value = str(getattr(found, name))[:60]
+                    raise ValueError(
+                        f"not a provenance record: {name} is {value!r}, a {kind.__name__} wanted"
+                    )
+            for name in ("versions", "parents"):
+                if not all(isinstance(value, str) for value in getattr(found, name).values()):
+                    raise ValueError(f"not a provenance record: {name} has what is no text")
+            return found
         except (TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"not a provenance record: {error}") from error

@@ -114,6 +114,7 @@ class DistillConfig(Options):
     """Seed of the initial weights and of the batches."""
 
     WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("checkpoint_minutes", "log_steps")
+    NEWER: ClassVar[tuple[str, ...]] = ("also_teachers",)
     """Options that change nothing of what is made."""
 
     def _check(self) -> None:

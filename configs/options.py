@@ -79,6 +79,8 @@ class Options:
     """Options, or groups of them, that are not the user's: something else sets them."""
     WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ()
     """Options that change nothing of what is made."""
+    NEWER: ClassVar[tuple[str, ...]] = ()
+    """Options that came after files were known by a hash of all: at their default they are no part of it."""
 
     def __post_init__(self) -> None:
         for name, annotation in field_types(type(self)).items():
@@ -87,6 +89,13 @@ class Options:
 
     def _check(self) -> None:
         """Raise UserError where options do not go together."""
+
+
+def unused_newer(config: Any) -> set[str]:
+    """Return the options of ``NEWER`` that are at their default, as for what was made before there were any."""
+    newer = getattr(config, "NEWER", ())
+    return {each.name for each in dataclasses.fields(config)
+            if each.name in newer and getattr(config, each.name) == default_of(each)}  # fmt: skip
 
 
 def check_value(name: str, value: Any, annotation: Any) -> None:

@@ -16,7 +16,8 @@ MOST_AGENTS = 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlayConfig(Options):
-    """The game keeps to the wall clock whatever the agent does. In a terminal space pauses and ``q`` ends it."""
+    """The game keeps to the wall clock whatever the agent does. In a terminal space pauses (``p`` where ``human``
+    plays), and ``q`` ends it."""
 
     environment: EnvironmentConfig = dataclasses.field(default_factory=EnvironmentConfig)
     """The game; ``frame_skip`` 4 gives 15 decisions a second, 2 the paper's 30, 1 gives 60."""

@@ -38,6 +38,11 @@ def split(typed: bytes) -> list[str]:
     return keys
 
 
+def _in_foreground() -> bool:
+    """Return True where the terminal's keys are this program's."""
+    return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+
+
 class Keyboard:
     """Standard input as a keyboard, where it is a terminal; given back as it was. Ctrl-C goes on interrupting.
 
@@ -56,10 +61,10 @@ class Keyboard:
 
             descriptor = sys.stdin.fileno()
             # A job in the background is stopped by the system where it asks for the terminal.
-            if os.isatty(descriptor) and os.tcgetpgrp(descriptor) == os.getpgrp():
+            if os.isatty(descriptor) and _in_foreground():
                 self._before = termios.tcgetattr(descriptor)
-                # What was typed while it loaded counts.
-                tty.setcbreak(descriptor, termios.TCSADRAIN)
+                # What was typed before was meant for something else.
+                tty.setcbreak(descriptor, termios.TCSAFLUSH)
                 self.there = True
         return self
 
@@ -68,7 +73,7 @@ class Keyboard:
         if not self.there:
             return []
         try:
-            if not select.select([sys.stdin.fileno()], [], [], 0)[0]:
+            if not select.select([sys.stdin.fileno()], [], [], 0)[0] or not _in_foreground():
                 return []
             typed = os.read(sys.stdin.fileno(), 1024)
         except (OSError, ValueError):

@@ -53,7 +53,7 @@ def play_live(
                 lost_s, speed = lost_s + timer.lost_s, pace.speed
                 timer = FrameTimer(clock, rate_hz * speed)
             stepping = pace.paused and pace.steps > 0
-            if pace.unpaced or stepping:
+            if stepping or (pace.unpaced and not pace.paused):
                 _await(sessions, clock)
                 timer.skip()
             else:

@@ -183,8 +183,9 @@ class Watchers:
             UserError: a file cannot be written, or the page cannot be served.
         """
         config, sessions = self._config, self._sessions
-        self._keyboard = stack.enter_context(Keyboard())
-        self.display = _display(config, sessions, heard=self._keyboard.there)
+        if terminal_shown(config) or "human" in config.agents:
+            self._keyboard = stack.enter_context(Keyboard())
+        self.display = _display(config, sessions, heard=self._keyboard is not None and self._keyboard.there)
         if self.display:
             stack.callback(self.display.close)
         if config.serve:

@@ -186,7 +186,7 @@ def _finished(part: _Part, name: str, leader: int | None) -> AgentTrace:
         np.array(number, np.int64),
         np.array(frame, np.int64),
         np.array(chosen),
-        np.array(scores, np.float64).reshape(len(number), -1),
+        np.array(scores, np.float64).reshape(len(number), -1 if number else 0),
         kept,
         np.stack(spikes) if spikes else np.zeros((0, len(kept)), np.uint8),
     )

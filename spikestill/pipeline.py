@@ -22,6 +22,7 @@ from spikestill.common.errors import UserError
 from spikestill.common.provenance import file_sha256
 from spikestill.common.stage import MOVE_AWAY, StageResult, stops_heard
 from spikestill.configs.loading import plain
+from spikestill.configs.options import unused_newer
 from spikestill.configs.pipeline import STAGES, RunConfig
 from spikestill.verbs import VERBS
 
@@ -97,7 +98,7 @@ def stage_key(name: str, config: Any, state: State) -> str:
         UserError: a file that it reads is missing.
     """
     files = files_read(name, config)
-    without = {*files, *INPUTS.get(name, ()), *config.WITHOUT_EFFECT}
+    without = {*files, *INPUTS.get(name, ()), *config.WITHOUT_EFFECT, *unused_newer(config)}
     options = {option: value for option, value in plain(config).items() if option not in without}
     parents = {}
     for option, path in files.items():

@@ -101,7 +101,7 @@ def shortened(found: Summary) -> str:
         return ""
     return (
         f"The training was cut to {fitted['minutes']:g} minutes of this machine: {fitted['steps']:,} of "
-        f"{fitted['asked']:,} batches. With more --minutes it does the rest."
+        f"{fitted['asked']:,} batches. More --minutes make a longer training."
     )
 
 

@@ -171,6 +171,12 @@ def with_its_weights(path: Path, content: bytes) -> bytes:
     weights = [tensor for tensor in _tensors_of(model) if uses_external_data(tensor)]
     if not weights:
         return content
+    for tensor in weights:
+        if not any(entry.key == "location" and entry.value for entry in tensor.external_data):
+            raise UserError(
+                f"{path}: the weights {tensor.name[:200]!r} lie in a file beside it, and no file is named",
+                "export the network again",
+            )
     places = {entry.value for tensor in weights for entry in tensor.external_data if entry.key == "location"}
     named = ", ".join(sorted(places))
     folder = path.resolve().parent

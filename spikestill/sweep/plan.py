@@ -21,6 +21,7 @@ from spikestill.common.errors import UserError
 from spikestill.common.provenance import file_sha256
 from spikestill.common.zoo import zoo_path
 from spikestill.configs.loading import build, find_recipe, nested, overlaid, plain, read_recipe
+from spikestill.configs.options import unused_newer
 from spikestill.configs.sweep import GAME, PER_GAME, SEED, SEEDED, TOGETHER, SweepRecipe
 from spikestill.verbs import VERBS, for_environment
 
@@ -161,18 +162,27 @@ def _stage_run(
 ) -> StageRun:
     config = resolved(stage, options, {option: [Path(f"{option}.safetensors")] * len(keys)
                                        for option, keys in inputs.items()})  # fmt: skip
-    free = {*inputs, *ALSO.get(stage, {}).values(), *getattr(config, "WITHOUT_EFFECT", ())}
+    further = {also for option, also in ALSO.get(stage, {}).items() if option in inputs}
+    free = {*inputs, *further, *getattr(config, "WITHOUT_EFFECT", ()), *unused_newer(config)}
     files = {}
     for field in dataclasses.fields(config):
-        path = getattr(config, field.name)
-        if field.name in free or not (field.name in INPUTS.get(stage, {}) or isinstance(path, Path)):
+        given = getattr(config, field.name)
+        if field.name in free:
             continue
-        if path is None and field.name == "teacher" and len(games) == 1:
-            path = _zoo_teacher(games[0])
-        if isinstance(path, Path) and path.is_file():
-            if path not in hashes:
-                hashes[path] = file_sha256(path)
-            files[field.name] = hashes[path]
+        if (
+            given is None
+            and field.name == "teacher"
+            and field.name in INPUTS.get(stage, {})
+            and len(games) == 1
+        ):
+            given = _zoo_teacher(games[0])
+        paths = given if isinstance(given, tuple) else (given,)
+        if given and all(isinstance(path, Path) and path.is_file() for path in paths):
+            for path in paths:
+                if path not in hashes:
+                    hashes[path] = file_sha256(path)
+            found = [hashes[path] for path in paths]
+            files[field.name] = found if isinstance(given, tuple) else found[0]
     kept = {name: value for name, value in plain(config).items() if name not in free and name not in files}
     text = json.dumps([stage, games, kept, files, inputs], sort_keys=True, default=str)
     return StageRun(hashlib.sha256(text.encode()).hexdigest(), stage, games, options, inputs)

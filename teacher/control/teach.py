@@ -144,7 +144,13 @@ class Training:
         # These may have any length.
         free = ("replay.", "learner.plain", "envs.random")
         check_arrays(arrays, {name: array for name, array in like.items() if not name.startswith(free)})
-        check_counters(counters, {name: value for name, value in fresh.items() if name != "rng"})
+        check_counters(
+            counters, {name: value for name, value in fresh.items() if name not in ("rng", "report")}
+        )
+        # What an update reported may be infinite: under loss scaling such an update is left out, and all goes on.
+        report = counters["report"]
+        if not isinstance(report, dict) or not all(type(value) in (int, float) for value in report.values()):
+            raise ValueError(f"report is {str(report)[:60]}, a number for each name wanted")
         self.learner.restore(parts["learner"])
         self.replay.set_state(parts["replay"])
         self.observations = self.envs.set_state(parts["envs"])

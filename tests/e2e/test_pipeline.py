@@ -23,7 +23,9 @@ from spikestill.common.artefacts import BUFFER, CORE_MAP, GAME, REPORT, RESUMED_
 from spikestill.common.errors import UserError
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult, stop_on_signal
+from spikestill.configs.distill import DistillConfig
 from spikestill.configs.mapping import MapConfig
+from spikestill.configs.options import unused_newer
 from spikestill.configs.pipeline import STAGES
 from spikestill.configs.play import EvaluateConfig
 from spikestill.configs.record import RecordConfig
@@ -173,6 +175,10 @@ def test_what_cannot_change_a_stages_result_is_not_in_its_key(folder: Path, tmp_
     assert stage_key("record", dataclasses.replace(record, flush_every=64), state) == stage_key(
         "record", record, state
     )
+    distill = DistillConfig(buffer=run_dir / BUFFER, teacher=folder / "teacher.safetensors")
+    newer = dataclasses.replace(distill, also_teachers=(folder / "teacher.safetensors",))
+    assert stage_key("distill", distill, state) != stage_key("distill", newer, state)
+    assert unused_newer(distill) == {"also_teachers"}
     files = {"teacher": folder / "teacher.safetensors", "student": run_dir / STUDENT}
     student = EvaluateConfig(**files, core_map=run_dir / CORE_MAP)
     another = EvaluateConfig(**files, core_map=run_dir / REPORT, num_envs=3)
@@ -441,15 +447,14 @@ def test_every_artefact_can_be_inspected(
 def test_after_a_kill_the_same_command_goes_on_and_gives_the_same_student(folder: Path) -> None:
     def command(run: str, steps: int) -> list[str]:
         return [
-            sys.executable, "-m", "spikestill", *words(folder, "--distill.steps", str(steps)),
-            "--run_dir", str(folder / run), "--distill.checkpoint_minutes", "0.001",
+            sys.executable, "-m", "spikestill", *words(folder, "--distill.steps", str(steps), run_dir=folder / run),
+            "--distill.checkpoint_minutes", "0.001",
         ]  # fmt: skip
 
     killed, whole = folder / "killed", folder / "whole"
     process = subprocess.Popen(command("killed", 30), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 900
-        while not (killed / "distill-checkpoint.safetensors").exists() and time.monotonic() < deadline:
+        while not (killed / "distill-checkpoint.safetensors").exists() and process.poll() is None:
             time.sleep(0.05)
         os.kill(process.pid, signal.SIGKILL)
     finally:

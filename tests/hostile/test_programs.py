@@ -246,6 +246,18 @@ def test_weights_outside_the_networks_folder_are_refused(tmp_path, place):
     assert not (tmp_path / "run" / "teacher.safetensors").exists()
 
 
+def test_weights_beside_the_network_in_no_file_are_named(tmp_path):
+    onnx, model = onnx_model(lambda helper: [helper.make_node("Flatten", ["x"], ["y"])])
+    tensor = onnx.TensorProto(name="lost", data_type=onnx.TensorProto.FLOAT, dims=[24])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    model.graph.initializer.append(tensor)
+    (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(
+        UserError, match=r"net\.onnx: the weights 'lost' lie in a file beside it, and no file is named"
+    ):
+        run(ImportConfig(path=tmp_path / "net.onnx", game="pong"), tmp_path / "run")
+
+
 @pytest.mark.parametrize("where", ["attribute", "subgraph", "sparse"])
 def test_weights_outside_the_folder_are_refused_wherever_a_tensor_lies(tmp_path, where):
     folder = tmp_path / "net"

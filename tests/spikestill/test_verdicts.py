@@ -101,7 +101,7 @@ def test_a_training_that_was_cut_to_its_minutes_says_so() -> None:
         "seconds": 1.0,
         "samples_per_s": 512.0,
     }
-    told = "The training was cut to 0.5 minutes of this machine: 4 of 9 batches. With more --minutes it does the rest."
+    told = "The training was cut to 0.5 minutes of this machine: 4 of 9 batches. More --minutes make a longer training."
     for fitted, last in ({"steps": 4}, told), ({"steps": 9}, ""):
         words = verdict("distill", found | {"fitted": {"minutes": 0.5, "asked": 9, **fitted}})
         assert words[2:] == [last] * bool(last)

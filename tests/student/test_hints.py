@@ -118,7 +118,8 @@ def test_of_several_games_each_frame_is_hinted_by_its_own_teacher_alone(made):
     for index, gradient in enumerate(gradients):
         torch.testing.assert_close(gradient, torch.cat([theirs[index], theirs[index + len(gradients)]]))
     with torch.no_grad():
-        wiped = Hints(teachers, stacks, game, chosen, 3, torch.float32)
+        wiped = Hints(teachers, stacks.flip(0), game, chosen, 3, torch.float32)
+        assert not torch.equal(wiped.means[1], both.means[1])
         wiped.set_state({name: tensor.clone() for name, tensor in both.state().items()})
     assert torch.equal(wiped.loss(chosen, wiped.targets(stacks, game))[0], loss)
 

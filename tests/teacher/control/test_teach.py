@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import json
 from importlib.util import find_spec
@@ -9,7 +10,8 @@ import torch
 
 from spikestill.cli import main
 from spikestill.common.errors import UserError
-from spikestill.common.tensors import read_tensors
+from spikestill.common.provenance import Provenance
+from spikestill.common.tensors import read_tensors, write_tensors
 from spikestill.configs.control import ControlConfig, MethodsConfig
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.teacher.control import teach
@@ -189,3 +191,19 @@ def test_a_fixed_point_agent_is_taught_plays_and_is_inspected(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["precision"] == "fixar"
     with pytest.raises(UserError, match="plays swimmer, not hopper"):
         load_policy(tmp_path / "teacher.safetensors", teach.environment("hopper"))
+
+
+def test_an_update_that_was_left_out_for_its_infinite_loss_does_not_stop_a_resumption(tmp_path):
+    config = config_of("reacher_easy", precision="fp16", steps=150)
+    teach.run(config, tmp_path)
+    path = tmp_path / teach.CHECKPOINT
+    tensors, metadata = read_tensors(path, teach.SCHEMA, "")
+    counters = json.loads(metadata["counters"])
+    for given, refused in ((float("inf"), False), ("inf", True)):
+        counters["seeds"][0]["report"]["loss"] = given
+        write_tensors(
+            path, tensors, teach.SCHEMA, Provenance.from_json(metadata["provenance"]),
+            config=metadata["config"], counters=json.dumps(counters),
+        )  # fmt: skip
+        with pytest.raises(UserError, match="report is") if refused else contextlib.nullcontext():
+            teach.Trainings(config, path).close()

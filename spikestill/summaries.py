@@ -55,10 +55,11 @@ def check_stage(name: str, saved: Any) -> None:
             raise ValueError(
                 f"its histogram has {len(counts)} counts between {len(edges)} edges that rise from above 0"
             )
-        if summary["frame_skip"] < 1 or any(
-            value is not None and value < 0 for value in summary["latency_ms"].values()
-        ):
-            raise ValueError("its frame_skip or latencies are below 1, or below 0 ms")
+        if summary["frame_skip"] < 1:
+            raise ValueError(f"frame_skip is {summary['frame_skip']}, at least 1 wanted")
+        for key, value in summary["latency_ms"].items():
+            if value is not None and value < 0:
+                raise ValueError(f"latency_ms.{key} is {value}, at least 0 wanted")
 
 
 def check(value: Any, form: Form, where: str) -> None:

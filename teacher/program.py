@@ -178,7 +178,7 @@ class ConfinedProgram:
                 "ended: it crashed, or asked for more memory than a program may have"
             ) from error
         except TimeoutError as error:
-            raise self._failed(f"had no answer after {seconds:.0f} s of the processor's time") from error
+            raise self._failed(f"had no answer after {seconds:.2g} s of the processor's time") from error
         except (ValueError, LookupError, TypeError) as error:
             raise self._failed(f"answered nonsense ({error})") from error
 

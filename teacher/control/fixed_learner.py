@@ -94,11 +94,10 @@ class FixedLearner:
         rest = dict(arrays)
         plain = json.loads(rest.pop("plain").tobytes().decode())
         found = fixed_ddpg.from_arrays(rest, plain)
-        own = self.agent
-        if (found.config, found.observation_size, found.action_size, found.seed) != (
-            own.config, own.observation_size, own.action_size, own.seed,
-        ):  # fmt: skip
-            raise ValueError("its agent has other options, sizes or another seed than the training")
+        for name in ("config", "observation_size", "action_size", "seed"):
+            theirs, own = getattr(found, name), getattr(self.agent, name)
+            if theirs != own:
+                raise ValueError(f"its agent has the {name} {theirs}, the training {own}")
         self.agent = found
 
     def save(self, path: Path, spec: EnvironmentSpec, provenance: Provenance) -> None:

@@ -159,7 +159,7 @@ def test_an_imported_program_is_confined_when_it_plays(tmp_path: Path):
 
 def test_an_endless_loop_ends_with_an_error():
     began = time.monotonic()
-    with pytest.raises(UserError, match=r"no answer after [12] s of the processor's time"):
+    with pytest.raises(UserError, match=r"no answer after [0-9.]+ s of the processor's time"):
         ask(scripted("while bool(x.sum() > -1):\n    x = x + 1"))
     assert time.monotonic() - began < 90
 
@@ -328,5 +328,5 @@ def test_an_onnx_loop_without_end_ends(tmp_path):
         [helper.make_tensor("true", kinds.BOOL, [], [True])],
     )
     (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(UserError, match=r"no answer after [12] s of the processor's time"):
+    with pytest.raises(UserError, match=r"no answer after [0-9.]+ s of the processor's time"):
         run(ImportConfig(path=tmp_path / "net.onnx", game="pong"), tmp_path / "run")

@@ -103,7 +103,7 @@ def test_a_fixed_point_training_refuses_an_agent_of_other_sizes():
     )
     mine, other = FixedLearner(config, 5, 1, 0), FixedLearner(config, 6, 1, 0)
     mine.restore(mine.arrays())
-    with pytest.raises(ValueError, match="other options, sizes or another seed"):
+    with pytest.raises(ValueError, match="its agent has the observation_size 6, the training 5"):
         mine.restore(other.arrays())
 
 

@@ -248,6 +248,7 @@ def test_a_run_of_another_game_is_refused(
     assert "run: holds a run of pong, which one of freeway would replace" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_nothing_goes_before_the_stage_that_replaces_it_is_done(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,6 +202,7 @@ def test_a_device_learner_resumes_exactly_and_tells_of_divergence():
         learner.learn(rng, 4, 0.4, 1e-3)
 
 
+@pytest.mark.slow
 def test_a_training_on_a_device_resumes_exactly(tmp_path):
     config = dataclasses.replace(
         CONFIG,

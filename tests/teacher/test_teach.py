@@ -58,9 +58,10 @@ def state(training):
     ("point", "options"),
     [
         (232, {}),
-        (
+        pytest.param(
             None,
             {"precision": "fp16-master", "flat_masters": True, "dueling": True, "averaging": 0.9},
+            marks=pytest.mark.slow,
         ),
     ],
 )

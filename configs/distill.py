@@ -114,8 +114,8 @@ class DistillConfig(Options):
     """Seed of the initial weights and of the batches."""
 
     WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("checkpoint_minutes", "log_steps")
-    NEWER: ClassVar[tuple[str, ...]] = ("also_teachers",)
     """Options that change nothing of what is made."""
+    NEWER: ClassVar[tuple[str, ...]] = ("also_teachers",)
 
     def _check(self) -> None:
         if self.ghost_batches and (

@@ -91,7 +91,7 @@ class PlayConfig(Options):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateConfig(Options):
-    """Beside it the same games are played at random, and by the teacher where there is one."""
+    """Beside the agent, random play and the teacher, where there is one, play the same games, unless told otherwise."""
 
     environment: EnvironmentConfig = dataclasses.field(default_factory=EnvironmentConfig)
     """The game."""

@@ -54,27 +54,42 @@ class Clock(Protocol):
 
 
 class MonotonicClock:
-    """The machine's monotonic clock; its sleeps end by spinning, to within some microseconds."""
+    """The machine's monotonic clock, which can be stopped; its sleeps end by spinning, to within some microseconds."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
+        self._left_out_s = 0.0
+        self._stopped_s: float | None = None
 
     def now(self) -> float:
-        """Return the machine's monotonic time, seconds."""
-        return time.perf_counter()
+        """Return the machine's monotonic time less the time for which this clock was stopped, seconds."""
+        stopped_s = self._stopped_s
+        return time.perf_counter() - self._left_out_s if stopped_s is None else stopped_s
+
+    def stop(self) -> None:
+        """Let the time stand still until :meth:`go_on`, for all threads."""
+        self._stopped_s = self.now()
+
+    def go_on(self) -> None:
+        """Let the time go on from where it stood."""
+        assert self._stopped_s is not None
+        self._left_out_s = time.perf_counter() - self._stopped_s
+        self._stopped_s = None
 
     def sleep_until(self, time_s: float) -> None:
         """Sleep until shortly before ``time_s``, then spin, giving the interpreter away at each turn."""
-        left = time_s - time.perf_counter()
-        if left > SPIN_S:
-            time.sleep(left - SPIN_S)
-        while time.perf_counter() < time_s:
+        while (left_s := time_s - self.now()) > SPIN_S:
+            time.sleep(left_s - SPIN_S)
+        while self.now() < time_s:
             time.sleep(0)
 
     def wait(self, ready: Callable[[], bool], timeout_s: float = math.inf) -> bool:
-        """Block on a condition until ``ready()``, at most ``timeout_s``."""
+        """Block on a condition until ``ready()``, at most ``timeout_s`` of this clock."""
+        end_s = self.now() + timeout_s
         with self._condition:
-            return self._condition.wait_for(ready, None if timeout_s == math.inf else timeout_s)
+            while not (done := ready()) and (left_s := end_s - self.now()) > 0:
+                self._condition.wait(None if left_s == math.inf else left_s)
+            return done
 
     def notify(self) -> None:
         """Wake the waiting threads."""

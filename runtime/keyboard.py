@@ -56,17 +56,38 @@ class Keyboard:
 
     def __enter__(self) -> Keyboard:
         with contextlib.suppress(ImportError, OSError, ValueError):
-            import termios
-            import tty
-
-            descriptor = sys.stdin.fileno()
             # A job in the background is stopped by the system where it asks for the terminal.
-            if os.isatty(descriptor) and _in_foreground():
-                self._before = termios.tcgetattr(descriptor)
-                # What was typed before was meant for something else.
-                tty.setcbreak(descriptor, termios.TCSAFLUSH)
-                self.there = True
+            if os.isatty(sys.stdin.fileno()) and _in_foreground():
+                self.take()
         return self
+
+    def take(self) -> None:
+        """Have every key at once, without its echo.
+
+        Raises:
+            OSError: the terminal cannot be had.
+        """
+        import termios
+        import tty
+
+        descriptor = sys.stdin.fileno()
+        try:
+            self._before = termios.tcgetattr(descriptor)
+            # What was typed before was meant for something else.
+            tty.setcbreak(descriptor, termios.TCSAFLUSH)
+        except termios.error as error:
+            self._before = []
+            raise OSError(*error.args) from error
+        self.there = True
+
+    def give_back(self) -> None:
+        """Leave the terminal as it was found."""
+        before, self._before, self.there = self._before, [], False
+        if before:
+            import termios
+
+            with contextlib.suppress(termios.error, OSError, ValueError):
+                termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, before)
 
     def pressed(self) -> list[str]:
         """Return the keys that were pressed since the last call, without waiting."""
@@ -85,8 +106,4 @@ class Keyboard:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._before:
-            import termios
-
-            with contextlib.suppress(termios.error, OSError, ValueError):
-                termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, self._before)
+        self.give_back()

@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,8 @@ BOOT = (
     "from importlib import import_module; import_module(sys.argv[2]).main()"
 )
 READY = b"R"
+HALT_S = 2.0
+"""How long a process may take to stop."""
 
 
 class Onlooker:
@@ -141,6 +145,24 @@ class Onlooker:
         except BrokenPipeError:
             self.close()
         return True
+
+    def halt(self) -> bool:
+        """Stop the process where it is, until :meth:`go_on`; return False where it has ended, or does not stop."""
+        if self._writer is None:
+            return False
+        self._process.send_signal(signal.SIGSTOP)
+        deadline_s = time.monotonic() + HALT_S
+        while time.monotonic() < deadline_s:
+            found = os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is not None:
+                return found.si_code == os.CLD_STOPPED
+            time.sleep(0.001)
+        self.go_on()
+        return False
+
+    def go_on(self) -> None:
+        """Let a process that was halted go on."""
+        self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         """End the frames and let the process finish; does nothing the second time.

@@ -15,10 +15,11 @@ from spikestill.common.progress import Progress
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult, StopRequest, stop_on_signal
 from spikestill.configs.play import PlayConfig
-from spikestill.runtime.clock import Clock, MonotonicClock, steady_interpreter
+from spikestill.runtime.clock import MonotonicClock, steady_interpreter
 from spikestill.runtime.crew import make_sessions, opened, scene_of, words_of
 from spikestill.runtime.display import Display, DisplayOptions
 from spikestill.runtime.human import HumanPolicy
+from spikestill.runtime.job_control import JobControl
 from spikestill.runtime.keyboard import Keyboard
 from spikestill.runtime.loop import Pace, play_live
 from spikestill.runtime.page import Page, served
@@ -66,7 +67,7 @@ def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResu
             ``human`` here.
     """
     check_person(config)
-    clock: Clock = MonotonicClock()
+    clock = MonotonicClock()
     with contextlib.ExitStack() as stack:
         team = [stack.enter_context(opened(config, name)) for name in config.agents]
         parents = {role: path for agent in reversed(team) for role, path in agent.parents.items()}
@@ -95,7 +96,11 @@ def check_person(config: PlayConfig) -> None:
 
 
 def _play(
-    config: PlayConfig, sessions: list[Session], clock: Clock, stop: StopRequest, provenance: Provenance
+    config: PlayConfig,
+    sessions: list[Session],
+    clock: MonotonicClock,
+    stop: StopRequest,
+    provenance: Provenance,
 ) -> tuple[dict[str, Any], UserError | None]:
     """Play until enough seconds or games are over or a stop is asked for; return the scores, and what ended it early.
 
@@ -106,7 +111,7 @@ def _play(
     seconds, failure = 0.0, None
     pace = Pace(unpaced=config.max_speed)
     episodes, endless = wanted(config)
-    watchers = Watchers(config, sessions, pace)
+    watchers = Watchers(config, sessions, pace, JobControl(clock, stop))
     try:
         with contextlib.ExitStack() as stack:
             watchers.begin(stack, provenance, None if endless else episodes)
@@ -158,14 +163,15 @@ class Watchers:
         config: of the play.
         sessions: whom they watch.
         pace: what viewers of the page change.
+        job: stops the program for the shell.
 
     Attributes:
         display: what draws, None where nothing does.
         ended: the user asked for the end by a key.
     """
 
-    def __init__(self, config: PlayConfig, sessions: list[Session], pace: Pace) -> None:
-        self._config, self._sessions, self._pace = config, sessions, pace
+    def __init__(self, config: PlayConfig, sessions: list[Session], pace: Pace, job: JobControl) -> None:
+        self._config, self._sessions, self._pace, self._job = config, sessions, pace, job
         self.display: Display | None = None
         self.ended = False
         self._last: list[Tick] = []
@@ -183,6 +189,7 @@ class Watchers:
             UserError: a file cannot be written, or the page cannot be served.
         """
         config, sessions = self._config, self._sessions
+        stack.enter_context(self._job)
         if terminal_shown(config) or "human" in config.agents:
             self._keyboard = stack.enter_context(Keyboard())
         self.display = _display(config, sessions, heard=self._keyboard is not None and self._keyboard.there)
@@ -198,6 +205,7 @@ class Watchers:
             self._trace = TraceRecorder(config.trace, config.environment, config.seed, provenance)
             # Written whatever ends the play: what was played is there to be played again.
             stack.callback(self._trace.write, sessions)
+        self._job.attend(self.display if terminal_shown(config) else None, self._keyboard)
 
     def turn(self, ticks: list[Tick]) -> None:
         """Do what the keyboard and the page's viewers ask for; called for every frame, time standing still or not."""
@@ -206,6 +214,9 @@ class Watchers:
         if self._page:
             self._page.turn(ticks)
         self._last = ticks or self._last
+        if self._job.returned:
+            # A pause is shown again.
+            self._job.returned = self._stands = False
         if self.display and self._last and self._pace.paused != self._stands:
             # Frames that come say themselves that time goes on.
             shown = not self._pace.paused or self.display.offer(self._sessions, self._last, paused=True)

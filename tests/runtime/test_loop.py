@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -249,3 +251,19 @@ def test_the_monotonic_clock_sleeps_no_shorter_than_asked() -> None:
         clock.sleep_until(due_s)
         assert clock.now() >= due_s
     assert clock.wait(lambda: False, timeout_s=0.001) is False
+
+
+def test_while_the_monotonic_clock_is_stopped_no_time_passes_and_no_wait_runs_out() -> None:
+    clock, waited = MonotonicClock(), []
+    waiting = threading.Thread(target=lambda: waited.append(clock.wait(lambda: False, timeout_s=0.2)))
+    before_s = clock.now()
+    clock.stop()
+    stopped_s = clock.now()
+    waiting.start()
+    time.sleep(0.6)
+    assert clock.now() == stopped_s
+    assert not waited
+    clock.go_on()
+    waiting.join(20)
+    assert waited == [False]
+    assert clock.now() - before_s < time.perf_counter() - before_s - 0.6

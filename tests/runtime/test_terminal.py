@@ -8,13 +8,14 @@ import json
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import sys
 import termios
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,21 +26,47 @@ from spikestill.deploy.simulator import CoreSimulator
 from spikestill.runtime.activity import core_grid
 from spikestill.runtime.frame_ring import frame_dtype
 from spikestill.runtime.scene import Actor, Scene
-from spikestill.runtime.view import HOME, TerminalView, shown_cells
+from spikestill.runtime.view import ENTER, HOME, LEAVE, TerminalView, shown_cells
 from tests.nets import random_stack
 from tests.runtime.artefacts import Files
 
 ROOT = Path(__file__).resolve().parents[2]
 ACTIONS = ("NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE")
-SCRIPT = """
-import fcntl, sys, termios
+CONTROLLING = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+PLAYER = """
+import sys
 from pathlib import Path
 from spikestill.configs.play import PlayConfig
 from spikestill.runtime.play import run
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 folder = Path(sys.argv[1])
 result = run(PlayConfig(core_map=Path(sys.argv[2]), seconds=100.0), folder)
 (folder / "finished").write_text(str(result.finished))
+"""
+# What a shell does for the job in its foreground: it learns of a stop and takes the terminal, whose modes it leaves as
+# it finds them. SIGUSR1 is `fg`, SIGUSR2 is `kill %1`.
+SHELL = """
+import os, signal, sys
+for number in (signal.SIGTTOU, signal.SIGTSTP):
+    signal.signal(number, signal.SIG_IGN)
+if not (job := os.fork()):
+    os.setpgid(0, 0)
+    os.tcsetpgrp(0, os.getpgrp())
+    for number in (signal.SIGTTOU, signal.SIGTSTP):
+        signal.signal(number, signal.SIG_DFL)
+    os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
+orders = {signal.SIGUSR1, signal.SIGUSR2}
+signal.pthread_sigmask(signal.SIG_BLOCK, orders)
+while True:
+    _, status = os.waitpid(job, os.WUNTRACED)
+    os.tcsetpgrp(0, os.getpgrp())
+    if not os.WIFSTOPPED(status):
+        sys.exit(os.waitstatus_to_exitcode(status))
+    print(signal.Signals(os.WSTOPSIG(status)).name, flush=True)
+    if signal.sigwait(orders) == signal.SIGUSR1:
+        os.tcsetpgrp(0, job)
+    else:
+        os.killpg(job, signal.SIGTERM)
+    os.killpg(job, signal.SIGCONT)
 """
 
 
@@ -97,16 +124,25 @@ def test_a_narrow_window_leaves_the_cores_out(playing: Playing) -> None:
 
 
 class Terminal:
-    """A terminal of 160 x 50 in which a game is played."""
+    """A terminal of 160 x 50 in which a game is played, by a shell's job or without a shell."""
 
-    def __init__(self, folder: Path, pong: Files) -> None:
+    def __init__(self, folder: Path, pong: Files, *, shell: bool = False) -> None:
         self.descriptor, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
+        program = [CONTROLLING + SHELL, PLAYER] if shell else [CONTROLLING + PLAYER]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(folder), str(pong.core_map)],
-            stdin=theirs, stdout=subprocess.DEVNULL, stderr=theirs, cwd=ROOT, start_new_session=True,
+            [sys.executable, "-c", *program, str(folder), str(pong.core_map)],
+            stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, cwd=ROOT, start_new_session=True,
         )  # fmt: skip
         os.close(theirs)
+
+    def modes(self) -> list[Any]:
+        return termios.tcgetattr(self.descriptor)
+
+    def stopped(self) -> str:
+        """Return the signal that stops the job, once it does."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().decode().strip()
 
     def press(self, key: str) -> None:
         os.write(self.descriptor, key.encode())
@@ -131,11 +167,11 @@ def test_space_pauses_and_q_ends_the_game_in_a_terminal(tmp_path: Path, pong: Fi
     assert "space pauses, q ends" in before
     assert "cores" in before
     terminal.press(" ")
-    assert "paused" in terminal.read(20.0, until="paused")
+    assert "paused" in terminal.read(60.0, until="paused")
     # The rest of the page comes, and then nothing: time stands still.
     assert any(terminal.read(1.0) == "" for _ in range(20))
     terminal.press(" ")
-    assert HOME in terminal.read(20.0, until=HOME)
+    assert HOME in terminal.read(60.0, until=HOME)
     terminal.press("q")
     terminal.read(100.0)  # until it is closed
     assert terminal.process.wait(20) == 0
@@ -144,3 +180,67 @@ def test_space_pauses_and_q_ends_the_game_in_a_terminal(tmp_path: Path, pong: Fi
     assert not told["interrupted"]
     # The pause does not count.
     assert told["ticks"] == pytest.approx(60 * (told["seconds"] - told["lost_s"]), abs=6)
+
+
+def test_ctrl_z_gives_the_terminal_back_and_fg_goes_on_where_the_time_stood(
+    tmp_path: Path, pong: Files
+) -> None:
+    terminal = Terminal(tmp_path, pong, shell=True)
+    found = terminal.modes()
+    assert ENTER in terminal.read(60.0, until="space pauses, q ends")
+    taken = terminal.modes()
+    assert found[3] & termios.ECHO
+    assert not taken[3] & (termios.ECHO | termios.ICANON)
+    terminal.press("\x1a")
+    assert terminal.stopped() == "SIGTSTP"
+    assert terminal.read(3.0).endswith(LEAVE)
+    assert terminal.modes() == found
+    os.kill(terminal.process.pid, signal.SIGUSR1)
+    assert ENTER in terminal.read(60.0, until=HOME)
+    assert terminal.modes() == taken
+
+    # A pause outlasts it, and its page is drawn again.
+    terminal.press(" ")
+    assert "paused" in terminal.read(60.0, until="paused")
+    terminal.press("\x1a")
+    assert terminal.stopped() == "SIGTSTP"
+    assert terminal.read(1.0).endswith(LEAVE)
+    os.kill(terminal.process.pid, signal.SIGUSR1)
+    assert "paused" in terminal.read(60.0, until="paused").partition(ENTER)[2]
+    terminal.press(" ")
+    assert HOME in terminal.read(60.0, until=HOME)
+
+    terminal.press("q")
+    assert terminal.read(100.0).endswith(LEAVE)
+    assert terminal.process.wait(20) == 0
+    assert terminal.modes() == found
+    told = json.loads((tmp_path / "play.json").read_text())
+    assert told["ticks"] == pytest.approx(60 * (told["seconds"] - told["lost_s"]), abs=6)
+    # Of the three seconds away nothing is late.
+    assert max(told["latency_ms"]["max"], told["jitter_ms"]["max"], 1e3 * told["lost_s"]) < 2_900
+
+
+def test_a_job_that_is_killed_while_it_is_stopped_saves_and_leaves_the_terminal_to_the_shell(
+    tmp_path: Path, pong: Files
+) -> None:
+    terminal = Terminal(tmp_path, pong, shell=True)
+    found = terminal.modes()
+    terminal.read(60.0, until="space pauses, q ends")
+    terminal.press("\x1a")
+    assert terminal.stopped() == "SIGTSTP"
+    os.kill(terminal.process.pid, signal.SIGUSR2)
+    assert terminal.read(60.0).endswith(LEAVE)
+    assert terminal.stopped() == ""
+    assert terminal.process.wait(20) == 0
+    assert terminal.modes() == found
+    assert json.loads((tmp_path / "play.json").read_text())["interrupted"]
+
+
+def test_ctrl_z_where_no_shell_could_let_the_game_go_on_does_not_stop_it(tmp_path: Path, pong: Files) -> None:
+    terminal = Terminal(tmp_path, pong)
+    terminal.read(60.0, until="space pauses, q ends")
+    terminal.press("\x1a")
+    assert HOME in terminal.read(60.0, until=LEAVE + ENTER) + terminal.read(60.0, until=HOME)
+    terminal.press("q")
+    assert terminal.read(100.0).endswith(LEAVE)
+    assert terminal.process.wait(20) == 0

@@ -272,16 +272,16 @@ def _header(spec: EnvironmentSpec, policy: Policy, config: RecordConfig, provena
     return Header(spec.name, (), *shape, fields=spec.fields, box=spec.actions, scores=int(scores[0].size))
 
 
-def check_teacher(teacher_game: str, teacher_actions: int, game: str) -> None:
-    """Raise UserError unless a teacher of one game plays ``game``."""
+def check_teacher(path: Path, teacher_game: str, teacher_actions: int, game: str) -> None:
+    """Raise UserError unless the teacher in the file at ``path``, one of ``teacher_game``, plays ``game``."""
     if teacher_game != game:
         raise UserError(
-            f"the teacher plays {teacher_game}, the environment is {game}",
+            f"{path}: plays {teacher_game}, the environment is {game}",
             f"give --environment.game {teacher_game}, or a teacher of {game}",
         )
     if teacher_actions != (actions := len(action_meanings(game))):
         raise UserError(
-            f"the teacher has {teacher_actions} actions, {game} has {actions}", "give another one"
+            f"{path}: has {teacher_actions} actions, {game} has {actions}", f"give a teacher of {game}"
         )
 
 
@@ -388,6 +388,6 @@ def _policy(config: RecordConfig) -> tuple[Policy, dict[str, Path]]:
         )
     if entry.name == "teacher" and spec.family == ATARI:
         teacher = load_teacher(files["teacher"])
-        check_teacher(teacher.game, teacher.actions, spec.name)
+        check_teacher(files["teacher"], teacher.game, teacher.actions, spec.name)
         return teacher, files
     return entry.maker()(files, spec), files

@@ -214,7 +214,7 @@ def test_a_stage_that_refuses_its_options_leaves_what_was_there(
     (run_dir / "pipeline.json").write_text(json.dumps(saved))
     command = words(folder, run_dir=run_dir)
     assert cli.main([*command, "--environment.game", "breakout"]) == cli.FAILED
-    assert "the teacher plays pong, the environment is breakout" in capsys.readouterr().err
+    assert "teacher.safetensors: plays pong, the environment is breakout" in capsys.readouterr().err
     assert (run_dir / BUFFER).read_bytes() == before
     state = State(run_dir)
     assert up_to_date("record", state.stages["record"]["key"], run_dir, state)

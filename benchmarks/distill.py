@@ -37,7 +37,8 @@ from spikestill.common.processor import cores, keep_freed_memory
 from spikestill.configs.distill import DistillConfig
 from spikestill.dataset.reader import BufferReader
 from spikestill.student.architectures import ARCHITECTURES, LayerSpec, architecture, centred, visible_sizes
-from spikestill.student.distill import Distillation, hinting_teachers
+from spikestill.student.distill import hinting_teachers
+from spikestill.student.distillation import Distillation
 from spikestill.student.integer_net import STACK_SHAPE
 from spikestill.student.losses import kl
 from spikestill.student.sources import BufferSource
@@ -181,6 +182,39 @@ def measure(
     return found
 
 
+def peers(
+    layers: tuple[LayerSpec, ...], actions: int, stacks: Tensor, q: Tensor
+) -> dict[str, tuple[Callable[[], int], int]]:
+    """Return the peers' work by name: the net from PyTorch's layers, and from Brevitas's where that is installed."""
+    plain = PlainStudent(layers, actions)
+    works = {"plain": (trainer(plain, plain, stacks, q), cores())}
+    if importlib.util.find_spec("brevitas") is not None:
+        quantised = brevitas_student(layers)
+
+        def votes(stacks: Tensor) -> Tensor:
+            return mean_votes(quantised(pixels(stacks, layers)), actions)
+
+        works["brevitas"] = (trainer(votes, quantised, stacks, q), cores())
+    return works
+
+
+def figures(runs: dict[str, list[float]], flops: float) -> dict[str, Any]:
+    """Return what is told of the rounds: medians, the floor of ``flops`` a sample, ratios to the peers."""
+    rates = {name: statistics.median(found) for name, found in runs.items()}
+    floor = rates["products"] / flops
+    others = {name: found for name, found in rates.items() if name in ("plain", "brevitas")}
+    return {
+        "products_gflop_per_s": round(rates["products"] / 1e9, 1),
+        "floor_mflop_per_sample": round(flops / 1e6, 1),
+        "floor_samples_per_s": round(floor, 1),
+        "distill_samples_per_s": round(rates["distill"], 1),
+        "share_of_floor": round(rates["distill"] / floor, 3),
+        "times": {name: round(rates["distill"] / found, 2) for name, found in others.items()},
+        "peers_samples_per_s": {name: round(found, 1) for name, found in others.items()},
+        "runs": {name: [float(f"{value:.4g}") for value in found] for name, found in runs.items()},
+    }
+
+
 def main() -> None:
     """Measure and write ``benchmarks/results/NAME.json``."""
     parser = argparse.ArgumentParser(
@@ -224,47 +258,18 @@ def main() -> None:
             training.train_step()
             return BATCH
 
-        works: dict[str, tuple[Callable[[], int], int]] = {
-            "products": (product, cores()),
-            "distill": (our_step, cores()),
-        }
+        works = {"products": (product, cores()), "distill": (our_step, cores())}
         if options.peers:
-            plain = PlainStudent(layers, reader.actions)
-            works["plain"] = (trainer(plain, plain, stacks, q), cores())
-            if importlib.util.find_spec("brevitas") is not None:
-                quantised = brevitas_student(layers)
-                works["brevitas"] = (
-                    trainer(
-                        lambda stacks: mean_votes(quantised(pixels(stacks, layers)), reader.actions),
-                        quantised, stacks, q,
-                    ),
-                    cores(),
-                )  # fmt: skip
+            works |= peers(layers, reader.actions, stacks, q)
         runs = measure(works, options.rounds, options.seconds)
         training.close()
-    rates = {name: statistics.median(found) for name, found in runs.items()}
-    flops = floor_flops(layers)
-    floor = rates["products"] / flops
     finish(
         options.name,
         {
             "architecture": options.architecture,
             "precision": training.format.name,
             "stand_in": {name: os.environ[name] for name in STAND_IN if name in os.environ},
-            "products_gflop_per_s": round(rates["products"] / 1e9, 1),
-            "floor_mflop_per_sample": round(flops / 1e6, 1),
-            "floor_samples_per_s": round(floor, 1),
-            "distill_samples_per_s": round(rates["distill"], 1),
-            "share_of_floor": round(rates["distill"] / floor, 3),
-            "times": {
-                name: round(rates["distill"] / found, 2)
-                for name, found in rates.items()
-                if name in ("plain", "brevitas")
-            },
-            "peers_samples_per_s": {
-                name: round(found, 1) for name, found in rates.items() if name in ("plain", "brevitas")
-            },
-            "runs": {name: [float(f"{value:.4g}") for value in found] for name, found in runs.items()},
+            **figures(runs, floor_flops(layers)),
             "batch": BATCH,
             "median_of_rounds": options.rounds,
         },

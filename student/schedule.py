@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from spikestill.common.errors import UserError
 
 if TYPE_CHECKING:
-    from spikestill.student.distill import Distillation
+    from spikestill.student.distillation import Distillation
 
 WARM_STEPS = 2
 """Steps before the measured ones: the first compiles."""

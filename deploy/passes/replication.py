@@ -11,6 +11,7 @@ Axes: C cores of one layer (computing ones first, then splitters), N neurons, A 
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -154,6 +155,65 @@ def _split(bundles: _Bundles, tiles: int, max_replicas: int, spec: HardwareSpec)
     return split
 
 
+class _Neurons(NamedTuple):
+    """What each neuron of a layer's cores relays and drives, and what feeds the splitters' axons.
+
+    Fields as of :class:`LayerCores`; ``axon_source_CA`` is still empty for computing cores.
+    """
+
+    source_CN: npt.NDArray[np.int32]
+    dest_core_CN: npt.NDArray[np.int32]
+    dest_axon_CN: npt.NDArray[np.int16]
+    to_splitter_CN: npt.NDArray[np.bool_]
+    axon_source_CA: npt.NDArray[np.int32]
+
+
+def _wire(
+    bundles: _Bundles,
+    split: npt.NDArray[np.bool_],
+    slot_B: npt.NDArray[np.int64],
+    computing: int,
+    spec: HardwareSpec,
+) -> _Neurons:
+    """Give every bundle its neurons: copies of its own, or one that drives a splitter with the copies.
+
+    Args:
+        bundles: the bundles.
+        split: which go through a splitter.
+        slot_B: each bundle's first neuron, counted through the computing cores: core * N + neuron.
+        computing: computing cores; splitters come after them.
+        spec: the hardware.
+    """
+    relay_core, relay_axon, relay_neuron, relays = _pack_splitters(bundles.demand_B[split], spec)
+    relay_core = computing + relay_core
+    shape = (computing + relays, spec.neurons)
+    wired = _Neurons(
+        np.full(shape, NONE, np.int32),
+        np.full(shape, NONE, np.int32),
+        np.full(shape, NONE, np.int16),
+        np.zeros(shape, bool),
+        np.full((shape[0], spec.axons), NONE, np.int32),
+    )
+    source, dest_core, dest_axon = (table.reshape(-1) for table in wired[:3])
+
+    # A splitter's source: one neuron of the tile, driving the splitter's axon.
+    source[slot_B[split]] = bundles.source_B[split]
+    dest_core[slot_B[split]] = relay_core
+    dest_axon[slot_B[split]] = relay_axon
+    wired.to_splitter_CN.reshape(-1)[slot_B[split]] = True
+    wired.axon_source_CA[relay_core, relay_axon] = bundles.source_B[split]
+
+    # Direct copies, and the splitters' neurons: one for each entry.
+    order = np.concatenate([np.flatnonzero(~split), np.flatnonzero(split)])
+    first = np.concatenate([slot_B[~split], relay_core * spec.neurons + relay_neuron])
+    place = _ranges(first, bundles.demand_B[order])
+    entry = _ranges(bundles.start_B[order], bundles.demand_B[order])
+    source[place] = np.repeat(bundles.source_B[order], bundles.demand_B[order])
+    dest_core[place] = bundles.core_E[entry]
+    dest_axon[place] = bundles.axon_E[entry]
+    return wired
+
+
 def _layer_cores(
     pruned: PrunedLayer, tiling: Tiling, readers: LayerCores | None, spec: HardwareSpec
 ) -> LayerCores:
@@ -167,55 +227,20 @@ def _layer_cores(
     cores_T = -(-per_tile // spec.neurons)
     first_core_T = np.cumsum(cores_T) - cores_T
     computing = int(cores_T.sum())
-    position = _before(slots, bundles.tile_B)
-
-    relayed = np.flatnonzero(split)
-    relay_core, relay_axon, relay_neuron, relays = _pack_splitters(bundles.demand_B[relayed], spec)
-    cores = computing + relays
-
-    source = np.full((cores, spec.neurons), NONE, np.int32)
-    dest_core, theta = source.copy(), np.zeros((cores, spec.neurons), np.int32)
-    dest_axon = np.full((cores, spec.neurons), NONE, np.int16)
-    to_splitter = np.zeros((cores, spec.neurons), bool)
-    axon_source = np.full((cores, spec.axons), NONE, np.int32)
-    thetas = np.repeat(layer.layer.theta_O, layer.out_shape[1] * layer.out_shape[2])
-
-    # A splitter's source: one neuron of the tile, driving the splitter's axon.
-    at = position[split]
-    core = first_core_T[bundles.tile_B[split]] + at // spec.neurons
-    source[core, at % spec.neurons] = bundles.source_B[split]
-    dest_core[core, at % spec.neurons] = computing + relay_core
-    dest_axon[core, at % spec.neurons] = relay_axon
-    to_splitter[core, at % spec.neurons] = True
-    axon_source[computing + relay_core, relay_axon] = bundles.source_B[split]
-
-    # Direct copies, and the splitters' neurons: one for each entry.
-    direct = ~split
-    place = np.concatenate(
-        [
-            _ranges(
-                (first_core_T[bundles.tile_B[direct]] * spec.neurons + position[direct]),
-                bundles.demand_B[direct],
-            ),
-            _ranges((computing + relay_core) * spec.neurons + relay_neuron, bundles.demand_B[split]),
-        ]
-    )
-    order = np.concatenate([np.flatnonzero(direct), relayed])
-    entry = _ranges(bundles.start_B[order], bundles.demand_B[order])
-    source.reshape(-1)[place] = np.repeat(bundles.source_B[order], bundles.demand_B[order])
-    dest_core.reshape(-1)[place] = bundles.core_E[entry]
-    dest_axon.reshape(-1)[place] = bundles.axon_E[entry]
+    slot_B = first_core_T[bundles.tile_B] * spec.neurons + _before(slots, bundles.tile_B)
+    wired = _wire(bundles, split, slot_B, computing, spec)
+    source, axon_source = wired.source_CN, wired.axon_source_CA
 
     used = source != NONE
-    theta[used] = thetas[source[used]]
+    theta = np.zeros(source.shape, np.int32)
+    theta[used] = np.repeat(layer.layer.theta_O, layer.out_shape[1] * layer.out_shape[2])[source[used]]
     theta[computing:][used[computing:]] = 1
-    tile_C = np.repeat(np.arange(tiles), cores_T)
     weave = _Weaver(pruned, tiling, spec)
-    for index, tile in enumerate(tile_C.tolist()):
+    for index, tile in enumerate(np.repeat(np.arange(tiles), cores_T).tolist()):
         axon_source[index] = weave.computing(tile, source[index, used[index]])
-    for index in range(computing, cores):
+    for index in range(computing, len(source)):
         weave.splitter(axon_source[index], source[index])
-    minus = np.zeros((cores, spec.axons), bool)
+    minus = np.zeros(axon_source.shape, bool)
     minus[:computing, spec.axons // 2 :] = True
     return LayerCores(
         pruned=pruned,
@@ -227,9 +252,9 @@ def _layer_cores(
         minus_CA=minus,
         source_CN=source,
         theta_CN=theta,
-        dest_core_CN=dest_core,
-        dest_axon_CN=dest_axon,
-        to_splitter_CN=to_splitter,
+        dest_core_CN=wired.dest_core_CN,
+        dest_axon_CN=wired.dest_axon_CN,
+        to_splitter_CN=wired.to_splitter_CN,
     )
 
 

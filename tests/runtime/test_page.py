@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -287,3 +289,103 @@ def plays(page: Any) -> None:
             return
         page.wait_for_timeout(100)
     raise AssertionError("the page stands still")
+
+
+class Line:
+    """A line between a browser and the page that can be cut: a relay of TCP on a port of its own."""
+
+    def __init__(self, port: int) -> None:
+        self._far, self._ends, self.cut = port, set[socket.socket](), False
+        self._door = listen("127.0.0.1", 0)
+        self.port = self._door.getsockname()[1]
+        threading.Thread(target=self._answer, daemon=True).start()
+
+    def _answer(self) -> None:
+        while True:
+            near, _ = self._door.accept()
+            if self.cut:
+                near.close()
+                continue
+            try:
+                far = socket.create_connection(("127.0.0.1", self._far))
+            except OSError:
+                near.close()
+                continue
+            self._ends |= {near, far}
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+
+    def _carry(self, one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+        for end in (one, other):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def drop(self) -> None:
+        """Cut what is connected and take nothing new."""
+        self.cut = True
+        for end in self._ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        self._ends.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
+def test_a_browser_comes_back_switches_saves_and_plays_itself(tmp_path: Path, pong: Files) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    served = Served(tmp_path, pong)
+    line = Line(served.port)
+    try:
+        with playwright.sync_playwright() as browsers:
+            browser = browsers.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            page = browser.new_page(viewport={"width": 1400, "height": 900})
+            wrong: list[str] = []
+            page.on("pageerror", lambda error: wrong.append(str(error)))
+            page.goto(f"http://127.0.0.1:{line.port}/")
+            plays(page)
+            line.drop()
+            page.get_by_text("connection lost: what you see is old").wait_for(timeout=10_000)
+            line.cut = False
+            page.get_by_text("live", exact=True).wait_for(timeout=20_000)
+            plays(page)
+
+            for name, magic in (("Save a GIF (5 s)", b"GIF89a"), ("Record MP4", b"ftyp")):
+                before = page.locator("#file").inner_text()
+                page.get_by_role("button", name=name).click()
+                if magic == b"ftyp":
+                    page.wait_for_timeout(2_000)
+                    page.get_by_role("button", name=name).click()
+                page.wait_for_function(
+                    "before => document.getElementById('file').textContent !== before",
+                    arg=before,
+                    timeout=120_000,
+                )
+                with page.expect_download() as download:
+                    page.locator("#file").click()
+                assert magic in Path(download.value.path()).read_bytes()[:32]
+
+            first = page.locator("article").first
+            first.locator("summary").click()
+            first.get_by_label("Agent").select_option("human")
+            page.get_by_role("article", name="agent human").wait_for(timeout=30_000)
+            page.locator("h1").click()
+            page.keyboard.down("ArrowUp")
+            page.get_by_text("you play in place of human").wait_for(timeout=5_000)
+            pressed = page.get_by_role("article", name="agent human").get_by_role("button", name="Play")
+            page.locator("summary").first.click()
+            assert pressed.get_attribute("aria-pressed") == "true"
+            page.keyboard.up("ArrowUp")
+            page.keyboard.press("Escape")
+
+            page.get_by_label("Game").select_option("breakout")
+            page.wait_for_function(
+                "document.getElementById('said').textContent.includes('breakout')", timeout=60_000
+            )
+            plays(page)
+            assert not wrong
+            browser.close()
+    finally:
+        served.stop()

@@ -14,8 +14,8 @@ from spikestill.configs.distill import DistillConfig
 from spikestill.configs.record import RecordConfig
 from spikestill.dataset import recorder
 from spikestill.dataset.reader import BufferReader
-from spikestill.student import distill
-from spikestill.student.distill import Fitted
+from spikestill.student import distill, distillation
+from spikestill.student.distillation import Fitted
 from spikestill.student.integer_net import load
 from spikestill.student.schedule import Pace, scheduled
 from spikestill.student.sources import BufferSource
@@ -50,7 +50,7 @@ def same_student(one: Path, other: Path) -> None:
 def training(folder):
     made = config(folder, steps=1000, minutes=10.0)
     with BufferReader(made.buffer) as reader:
-        found = distill.Distillation(made, BufferSource([reader], made.validation))
+        found = distillation.Distillation(made, BufferSource([reader], made.validation))
         yield found
         found.close()
 
@@ -87,7 +87,7 @@ def test_a_resumed_training_keeps_the_steps_that_were_fitted(folder, tmp_path) -
     whole = distill.run(config(folder, steps=4), tmp_path / "whole").artefact
     asked = config(folder, steps=9, minutes=100.0)
     with BufferReader(asked.buffer) as reader:
-        begun = distill.Distillation(asked, BufferSource([reader], asked.validation))
+        begun = distillation.Distillation(asked, BufferSource([reader], asked.validation))
         begun.keep(Fitted(100.0, 9, 4))
         begun.train_step()
         (tmp_path / "stopped").mkdir()

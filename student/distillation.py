@@ -1,0 +1,454 @@
+"""The state of a student's training, and a step of it: gradients in shares, hints, loss scaling, checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spikestill.common.errors import UserError, restoring
+from spikestill.common.precision.formats import number_format
+from spikestill.common.precision.scaling import LossScale
+from spikestill.common.processor import compute_device, cores
+from spikestill.common.provenance import Provenance, file_sha256
+from spikestill.common.tensors import (
+    optimizer_tensors,
+    read_tensors,
+    restore_optimizer,
+)
+from spikestill.common.training import (
+    BEGIN_ANEW,
+    check_arrays,
+    check_counters,
+    read_checkpoint,
+    write_checkpoint,
+)
+from spikestill.configs.distill import DistillConfig
+from spikestill.configs.loading import plain
+from spikestill.student import integer_net
+from spikestill.student.architectures import architecture, centred
+from spikestill.student.hints import Hints, hinted_layers
+from spikestill.student.layer_log import LayerActivity, activity
+from spikestill.student.losses import distillation_loss, legal_scores, student_outputs
+from spikestill.student.network import StudentNetwork
+from spikestill.student.sources import Drawn, Source
+from spikestill.teacher.atari.q_network import Weights
+
+SCHEMA = "spikestill.distill-checkpoint"
+# Frames on which the layers' activity is logged.
+ACTIVITY_FRAMES = 128
+# Batches from which the hints' principal components are taken.
+HINT_BATCHES = 40
+# Options that may differ between a run and its resumption. ``steps`` lengthens or shortens a training: the learning
+# rate then follows the new length from there on. A training that diverged goes on with other step sizes.
+# ``precision`` is compared as what it stands for, files by content.
+FREE_OPTIONS = (
+    *DistillConfig.WITHOUT_EFFECT, "buffer", "also", "teacher", "also_teachers", "steps", "minutes", "initial",
+    "precision", "learning_rate", "learning_rate_final", "norm_learning_rate", "hint_learning_rate",
+)  # fmt: skip
+LOWER_RATE = "lower --learning_rate, then go on from the last checkpoint with --resume"
+
+
+def learning_rate(config: DistillConfig, step: int) -> float:
+    """Return the step size: a cosine from ``learning_rate`` to ``learning_rate_final`` over the run."""
+    done = min(1.0, step / config.steps)
+    low = config.learning_rate_final
+    return low + (config.learning_rate - low) * 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+class Fitted(NamedTuple):
+    """A schedule that was fitted to the time there was: the minutes, the steps asked for, and those that fit."""
+
+    minutes: float
+    asked: int
+    steps: int
+
+
+class Distillation:
+    """The whole state of a training: network, optimiser, generator and step.
+
+    A batch is computed in shares, one thread each; every share normalises with its own
+    statistics (ghost batch normalisation, Hoffer 2017) and the gradients are added in a fixed order.
+
+    Args:
+        config: the options.
+        source: frames and Q-values.
+        teachers: of each of the source's games, whose hidden units are the hints; none: train without hints.
+        checkpoint: what an interrupted training left, to go on from it; None: begin.
+
+    Raises:
+        UserError: the network to begin with, or the checkpoint, cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: DistillConfig,
+        source: Source,
+        teachers: Sequence[Weights] = (),
+        checkpoint: Path | None = None,
+    ) -> None:
+        self.config, self.source = config, source
+        self.device = compute_device(config.device)
+        self.rng = np.random.default_rng([config.seed, 6])
+        self.layers = architecture(config.architecture)
+        if config.window == "centred":
+            self.layers = centred(self.layers, integer_net.STACK_SHAPE[1])
+        self.format = number_format(config.precision, self.device)
+        self.scale = LossScale(config.loss_scale if self.format.scaled else 1.0, config.loss_scale_period)
+        self.skipped = 0
+        self.network = StudentNetwork(
+            self.layers,
+            source.actions,
+            hysteresis=config.hysteresis,
+            sparsity=config.sparsity,
+            sparsity_form=config.sparsity_form,
+            initial_range=config.initial_range,
+            seed=config.seed,
+            dtype=self.format.body,
+            game=source.game,
+            legal=source.legal,
+        ).to(self.device)
+        layers = self.network.ternary_layers()
+        norms = [*(layer.gamma for layer in layers), *(layer.beta for layer in layers)]
+        weights = [layer.shadow for layer in layers]
+        self.parameters = [*weights, *norms]
+        self.optimizer = _optimizer(config, weights, norms)
+        self.step = 0
+        self.fitted: Fitted | None = None
+        self.before: list[Tensor] = []
+        self.shares = config.ghost_batches or _shares(config.batch_size, self.device)
+        self.pool: ThreadPoolExecutor | None = None
+        self.parents: dict[str, str] = {} if config.stream else {"buffer": file_sha256(config.buffer)}
+        self.parents |= {f"buffer{index + 2}": file_sha256(path) for index, path in enumerate(config.also)}
+        if config.initial is not None and checkpoint is None:
+            with restoring(config.initial, "give another checkpoint, or leave --initial out"):
+                self._begin_with(config.initial)
+            self.parents["initial"] = file_sha256(config.initial)
+        self.hints = self._make_hints(teachers) if teachers else None
+        if self.hints is not None:
+            self.hint_optimizer = torch.optim.Adam(
+                self.hints.parameters, lr=config.hint_learning_rate, fused=True
+            )
+        if checkpoint is not None:
+            with restoring(checkpoint, BEGIN_ANEW):
+                self.restore(checkpoint)
+
+    def _begin_with(self, checkpoint: Path) -> None:
+        tensors, metadata = read_tensors(
+            checkpoint, SCHEMA, "give a distill-checkpoint.safetensors, or leave it out"
+        )
+        theirs, config = json.loads(metadata["config"]), plain(self.config)
+        for option in ("architecture", "window"):
+            if theirs[option] != config[option]:
+                raise UserError(
+                    f"{checkpoint}: trains a student of {option} {theirs[option]}, not {config[option]}",
+                    f"give --{option} {theirs[option]}, or another checkpoint",
+                )
+        self._load_network(tensors, checkpoint, "give another checkpoint, or leave --initial out")
+
+    def _load_network(self, tensors: dict[str, Tensor], path: Path, remedy: str) -> None:
+        prefix = "network."
+        self.network.load_state_dict(
+            {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        )
+        self.check_finite(str(path), remedy)
+
+    def _make_hints(self, teachers: Sequence[Weights]) -> Hints:
+        rng = np.random.default_rng([self.config.seed, 8])
+        self.source.advance()
+        drawn = [self._draw(rng) for _ in range(HINT_BATCHES)]
+        stacks = torch.cat([self._stacks(batch.stacks) for batch in drawn])
+        game = torch.from_numpy(np.concatenate([batch.game for batch in drawn])).to(self.device)
+        with torch.no_grad():
+            _, _, spikes = self.network.propagate(
+                stacks[: self.config.batch_size], self.network.working_weights()
+            )
+        chosen = {index: spikes[index] for index in hinted_layers(self.layers)}
+        dtype = (
+            torch.float32 if self.format.body == torch.float16 and self.format.emulated else self.format.body
+        )
+        # The readouts are the head: in fp32 where the format keeps that, but for bf16, whose products are the point.
+        readout = self.format.head if self.format.scaled else None
+        return Hints(teachers, stacks, game, chosen, self.config.hint_components, dtype, readout)
+
+    def _stacks(self, stacks_BCHW: np.ndarray) -> Tensor:
+        return torch.from_numpy(stacks_BCHW).to(self.device).contiguous(memory_format=torch.channels_last)
+
+    def _draw(self, rng: np.random.Generator) -> Drawn:
+        return self.source.draw(rng, self.config.batch_size)
+
+    def _compute(self, share: Callable[[int], tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Return what ``share`` gives for each share: in threads of their own, or one share on all cores."""
+        if self.shares == 1:
+            return [share(0)]
+        if self.pool is None:
+            threads = min(self.shares, cores())
+            self.pool = ThreadPoolExecutor(
+                threads, "gradient", initializer=torch.set_num_threads, initargs=(1,)
+            )
+        return list(self.pool.map(share, range(self.shares)))
+
+    def _share(
+        self, index: int, weights: list[Tensor], stacks: Tensor, q: Tensor, game: Tensor
+    ) -> tuple[Any, ...]:
+        part = slice(
+            index * self.config.batch_size // self.shares, (index + 1) * self.config.batch_size // self.shares
+        )
+        x = stacks[part].to(self.device)
+        last = x.contiguous(memory_format=torch.channels_last)
+        q_part = q[part].to(self.device)
+        factor = self.scale.value / self.shares
+        renormalise = self.step >= (1.0 - self.config.renormalised_share) * self.config.steps
+        rates, statistics, spikes = self.network.propagate(
+            x if self.device.type == "cpu" else last, weights, renormalise=renormalise, loss_factor=factor,
+            kept=self.hints.layers if self.hints is not None else (),
+        )  # fmt: skip
+        loss = self._loss(rates, q_part)
+        layers = self.network.ternary_layers()
+        leaves = [*weights, *(layer.gamma for layer in layers), *(layer.beta for layer in layers)]
+        means: list[Tensor] = []
+        whole = loss
+        if self.hints is not None:
+            hint, means = self.hints.loss(spikes, self.hints.targets(last, game[part].to(self.device)))
+            whole = loss + self.config.hint_weight * hint
+            leaves += self.hints.parameters
+        gradients = torch.autograd.grad(whole * factor, leaves)
+        agree = (legal_scores(rates, q_part).argmax(dim=1) == q_part.argmax(dim=1)).float().mean()
+        return gradients, statistics, loss.detach(), agree, means, whole.detach()
+
+    def _loss(self, rates: Tensor, q: Tensor) -> Tensor:
+        outputs = student_outputs(self.config.loss, rates, self.config.logit_scale)
+        return distillation_loss(self.config.loss, outputs, q, self.config.temperature)
+
+    def train_step(self) -> tuple[float, float]:
+        """Do one gradient step; return (loss, agreement with the teacher's best action on the batch).
+
+        Where a gradient overflows under loss scaling the weights and their statistics stay as they are.
+
+        Raises:
+            UserError: the loss, with the hints' part, is not finite; the network is left as it was.
+        """
+        self.source.advance()
+        stacks, q, game = (torch.from_numpy(array) for array in self._draw(self.rng))
+        weights = self.network.working_weights()
+        shares = self._compute(lambda index: self._share(index, weights, stacks, q, game))
+        loss, whole = (float(sum(share[part] for share in shares)) / self.shares for part in (2, 5))
+        if not math.isfinite(whole):
+            with_hints = f" ({whole} with the hints)" if math.isfinite(loss) else ""
+            raise UserError(f"distill step {self.step}: loss {loss}{with_hints} is not finite", LOWER_RATE)
+        agreement = float(sum(share[3] for share in shares)) / self.shares
+        if self._collect([share[0] for share in shares]):
+            self._descend()
+            if self.hints is not None:
+                self.hints.absorb([share[4] for share in shares])
+            logged = (self.step + 1) % self.config.log_steps == 0
+            self.before = [layer.ternary.clone() for layer in self.network.ternary_layers()] if logged else []
+            self.network.requantise()
+            self.network.absorb([share[1] for share in shares])
+        self.step += 1
+        return loss, agreement
+
+    def _collect(self, gradients: Sequence[Sequence[Tensor]]) -> bool:
+        """Give every parameter the sum of the shares' gradients, unscaled; return whether all are finite."""
+        hinted = self.hints.parameters if self.hints is not None else []
+        parameters = [*self.parameters, *hinted]
+        for index, parameter in enumerate(parameters):
+            gradient = gradients[0][index].float()
+            for share in gradients[1:]:
+                gradient += share[index]
+            if self.format.scaled:
+                gradient.div_(self.scale.value)
+            parameter.grad = gradient.contiguous()
+        return not (self.format.scaled and self._overflowed(parameters))
+
+    def _descend(self) -> None:
+        """Take the optimisers' steps, at the step sizes of now."""
+        config = self.config
+        rate = learning_rate(config, self.step)
+        norm_rate = rate * (config.norm_learning_rate or config.learning_rate) / config.learning_rate
+        for group, step_size in zip(self.optimizer.param_groups, (rate, norm_rate), strict=True):
+            group["lr"] = step_size
+        self.optimizer.step()
+        if self.hints is not None:
+            for group in self.hint_optimizer.param_groups:
+                group["lr"] = config.hint_learning_rate * rate / config.learning_rate
+            self.hint_optimizer.step()
+
+    def _overflowed(self, parameters: list[Tensor]) -> bool:
+        """Return True where a gradient is not finite, and adjust the loss scale.
+
+        Raises:
+            UserError: there is no scale left to blame.
+        """
+        finite = all(
+            bool(torch.isfinite(parameter.grad).all())
+            for parameter in parameters
+            if parameter.grad is not None
+        )
+        if not finite and self.scale.value <= 1.0:
+            raise UserError(
+                f"distill step {self.step}: a gradient is not finite at a loss scale of 1", LOWER_RATE
+            )
+        self.scale.update(finite)
+        self.skipped += not finite
+        return not finite
+
+    def recalibrate(self, batches: int) -> None:
+        """Replace the running statistics by their means over fresh batches, the weights as they are."""
+        rng = np.random.default_rng([self.config.seed, 7])
+        weights = self.network.working_weights()
+        with torch.no_grad():
+            for index in range(batches):
+                x = self._stacks(self._draw(rng).stacks)
+                _, statistics, _ = self.network.propagate(x, weights, kept=())
+                self.network.absorb([statistics], momentum=1.0 / (index + 1))
+
+    def validate(self) -> dict[str, float]:
+        """Return loss, agreement and regret of the integer net on held-out steps (the training's if none are).
+
+        Regret is the mean of max Q - Q(the student's action), over that of a uniformly random player: 0 is
+        as good as the teacher, 1 is random.
+        """
+        stacks, q_values, _ = self.source.validation()
+        q = torch.from_numpy(q_values)
+        net = self.network.integer()
+        votes = torch.cat(
+            [net.votes(torch.from_numpy(part)) for part in np.array_split(stacks, 16) if len(part)]
+        )
+        rates = votes.cpu().float() / self.network.voters()
+        loss = self._loss(rates, q)
+        best = q.max(dim=1).values
+        chosen = legal_scores(rates, q).argmax(dim=1)
+        regret = best - q.gather(1, chosen[:, None])[:, 0]
+        legal = q != -torch.inf
+        mean = q.masked_fill(~legal, 0.0).sum(dim=1) / legal.sum(dim=1)
+        return {
+            "agreement": float((chosen == q.argmax(dim=1)).float().mean()),
+            "loss": float(loss),
+            "regret": float(regret.mean() / (best - mean).mean().clamp_min(1e-12)),
+        }
+
+    def activity(self) -> list[LayerActivity]:
+        """Return what each layer of the integer net does on validated frames, and what the last step flipped."""
+        stacks = self.source.validation().stacks[:ACTIVITY_FRAMES]
+        after = [layer.ternary for layer in self.network.ternary_layers()]
+        spikes = self.network.integer().spikes(torch.from_numpy(stacks))
+        return activity(spikes, self.before or after, after)
+
+    def check_finite(self, where: str, remedy: str) -> None:
+        """Raise UserError where a value of the network is not finite: such a state is neither saved nor resumed."""
+        for name, tensor in self.network.state_dict().items():
+            if not torch.isfinite(tensor).all():
+                raise UserError(f"{where}: {name} holds values that are not finite", remedy)
+
+    def save(self, path: Path, provenance: Provenance) -> None:
+        """Write the whole state to ``path``.
+
+        Raises:
+            UserError: a value of the network is not finite, or the disk is full.
+        """
+        self.check_finite(f"distill step {self.step}", LOWER_RATE)
+        tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
+        tensors |= optimizer_tensors(self.optimizer)
+        if self.hints is not None:
+            hints = self.hints.state() | optimizer_tensors(self.hint_optimizer)
+            tensors |= {f"hints.{name}": tensor for name, tensor in hints.items()}
+        tensors |= {f"source.{name}": tensor for name, tensor in self.source.state().items()}
+        counters = {
+            "step": self.step, "rng": self.rng.bit_generator.state, "shares": self.shares,
+            "precision": self.format.name, "loss_scale": dataclasses.astuple(self.scale), "skipped": self.skipped,
+            "fitted": self.fitted,
+        }  # fmt: skip
+        write_checkpoint(path, SCHEMA, tensors, counters, plain(self.config), provenance)
+
+    def provenance(self) -> Provenance:
+        """Return where the student comes from; a resumed one from the files that it began with."""
+        found = Provenance.of(self.config, self.config.seed)
+        return dataclasses.replace(found, parents=self.parents)
+
+    def restore(self, path: Path) -> None:
+        """Restore what :meth:`save` wrote.
+
+        Raises:
+            UserError: the file cannot be read, or belongs to another buffer or other options.
+        """
+        tensors, counters, parents = read_checkpoint(
+            path, SCHEMA, plain(self.config), plain(DistillConfig()), FREE_OPTIONS, self.format.name
+        )
+        buffers = [{role: value for role, value in each.items() if role.startswith("buffer")}
+                   for each in (parents, self.parents)]  # fmt: skip
+        if buffers[0] != buffers[1]:
+            raise UserError(
+                f"{path}: was trained on another buffer than {self.config.buffer}",
+                "give that buffer, or start again in another --run_dir",
+            )
+        self.parents = parents
+        self._load_network(tensors, path, BEGIN_ANEW)
+        restore_optimizer(self.optimizer, tensors)
+        if self.hints is not None:
+            hints = {
+                name.removeprefix("hints."): tensor
+                for name, tensor in tensors.items()
+                if name.startswith("hints.")
+            }
+            check_arrays(hints, self.hints.state())
+            self.hints.set_state(hints)
+            restore_optimizer(self.hint_optimizer, hints)
+        self.source.set_state({
+            name.removeprefix("source."): tensor for name, tensor in tensors.items() if name.startswith("source.")
+        })  # fmt: skip
+        counters = {"shares": self.shares, "skipped": 0, **counters}
+        check_counters(counters, {"step": 0, "shares": 1, "skipped": 0})
+        if not 1 <= counters["shares"] <= max(1, self.config.batch_size // 2):
+            raise ValueError(f"shares is {counters['shares']}, at most half the batch wanted")
+        self.step = counters["step"]
+        # Each share normalises by itself: the machine's cores must not change what it is.
+        self.shares = counters["shares"]
+        if self.format.scaled and "loss_scale" in counters:
+            value, period, good = counters["loss_scale"]
+            check_counters(
+                {"value": value, "period": period, "good": good}, {"value": 1.0, "period": 1, "good": 0}
+            )
+            self.scale = LossScale(value, period, good)
+        self.skipped = counters["skipped"]
+        if counters.get("fitted") is not None:
+            self.keep(Fitted(*counters["fitted"]))
+        self.rng.bit_generator.state = counters["rng"]
+
+    def keep(self, fitted: Fitted) -> None:
+        """Follow a schedule that was fitted to the time there was, where the options still ask for the same."""
+        if (self.config.minutes, self.config.steps) == (fitted.minutes, fitted.asked):
+            self.fitted = fitted
+            self.config = dataclasses.replace(self.config, steps=fitted.steps)
+
+    def close(self) -> None:
+        """End the gradient threads."""
+        if self.pool is not None:
+            self.pool.shutdown()
+
+
+def _optimizer(
+    config: DistillConfig, weights: Sequence[Tensor], norms: Sequence[Tensor]
+) -> torch.optim.Optimizer:
+    """Return the optimiser: the weights' group, then that of gamma and beta."""
+    groups = [
+        {"params": [*weights], "lr": config.learning_rate},
+        {"params": [*norms], "lr": config.norm_learning_rate or config.learning_rate},
+    ]
+    if config.optimizer == "adam":
+        return torch.optim.Adam(groups, fused=True)
+    return torch.optim.SGD(groups, lr=config.learning_rate, momentum=0.9)
+
+
+def _shares(batch_size: int, device: torch.device) -> int:
+    """Return the number of shares: as many as cores, all of one size, for each counts as much in the statistics."""
+    most = min(cores(), batch_size // 2) if device.type == "cpu" else 1
+    return next(count for count in range(max(1, most), 0, -1) if batch_size % count == 0)

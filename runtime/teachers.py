@@ -29,7 +29,7 @@ CALIBRATION_EPSILON = 0.05
 
 
 class FixedPolicy:
-    """The network in integer arithmetic; scores are its sums in units of Q-values."""
+    """The network in integer arithmetic; scores are its sums as Q-values."""
 
     def __init__(self, weights: Weights, stacks_BCHW: npt.NDArray[np.uint8], bits: Bits) -> None:
         from spikestill.teacher.atari.fixed_kernel import FixedKernel
@@ -38,9 +38,11 @@ class FixedPolicy:
         self._kernel = FixedKernel(calibrate(weights, stacks_BCHW, bits))
 
     def act(self, observations: Observations) -> Decision:
-        """Take the action of the largest sum; see :class:`spikestill.common.policy.Policy`."""
-        sums_BA = self._kernel(observations["stack"])
-        return Decision(np.argmax(sums_BA, axis=1), sums_BA * self._kernel.layers[-1].scale)
+        """Take the action of the largest advantage; see :class:`spikestill.common.policy.Policy`."""
+        from spikestill.teacher.atari.fixed_network import q_values
+
+        sums_BO = self._kernel(observations["stack"])
+        return Decision(np.argmax(sums_BO[:, :-1], axis=1), q_values(self._kernel.layers, sums_BO))
 
 
 class OnnxPolicy:

@@ -23,7 +23,7 @@ class FixedKernel:
         self.layers = layers
 
     def __call__(self, stacks_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:
-        """Return the last layer's sums (B, A), int32, of uint8 stacks (B, 4, 84, 84)."""
+        """Return the last layer's sums (B, A + 1), int32, of uint8 stacks (B, 4, 84, 84)."""
         return np.stack([self._one(stack_CHW) for stack_CHW in stacks_BCHW])
 
     def _one(self, stack_CHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:

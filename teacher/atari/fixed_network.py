@@ -9,11 +9,20 @@ a weight's scale is chosen for its output so that the largest possible sum fits.
     activation       y = min(max((s m + 2^(n-1)) >> n, 0), 2^b - 1)                  ReLU and saturation at once
 
 with w, bias and s in int32, m in [2^30, 2^31) and n from 1 to 62 for each output, s m in int64. ``>>`` is the
-arithmetic shift, so that halves round up. The last layer gives its s as it is: Q = s times one scale, which changes
-no order. Scales: a weight's |w|_max and sum decide, an activation's is the largest seen in calibration.
+arithmetic shift, so that halves round up. The last layer gives its s as it is, for A + 1 outputs: each action's
+advantage over the mean of all actions, and that mean. The advantages share one scale, so that the greatest s is the
+greatest Q-value's; Q = advantage + mean. What all actions have in common takes none of the advantages' bits: in Pong
+they differ by a hundredth of a Q-value.
 
-Sources: per-output scales and the integer requantisation are Jacob 2018 (equations 5 to 7); two planes of 8 bits in
-place of one product of 16, as FIXAR's elements do (Yang 2021, section IV-B), are what keeps 32-bit sums exact.
+Scales: a weight's |w|_max and sum decide for each output. Activations of 16 bits have the range m, the largest of their
+layer in calibration. With 8 bits a channel c whose largest is m_c gets the range sqrt(m_c m), and the weights that read
+it are scaled to it: weak channels keep more levels, and weights do not pay for all of it. With 16 there are levels
+enough, and the larger range saturates later.
+
+Sources: per-output scales and the integer requantisation are Jacob 2018 (equations 5 to 7); ranges by channel, moved
+between a layer and the next, are Nagel 2019 (section 4.1; the geometric mean with the layer's largest is ours); two
+planes of 8 bits in place of one product of 16, as FIXAR's elements do (Yang 2021, section IV-B), are what keeps 32-bit
+sums exact.
 
 :func:`forward` here is the reference; ``fixed_kernel`` is the fast form and :func:`torch_forward` PyTorch's, equal bit
 for bit.
@@ -53,7 +62,8 @@ class FixedLayer:
         multiplier_O: int64, m of each output, 2^30 to 2^31 - 1; empty in the last layer.
         shift_O: int64, n of each output; empty in the last layer.
         largest: the largest activation, 2^b - 1; 0 in the last layer.
-        scale: Q-value of one unit of the accumulator, in the last layer; else 0.
+        unit_O: float64, Q-value of one unit of each accumulator in the last layer, one value for all advantages and
+            one for their mean; empty in the others.
     """
 
     kernel: int
@@ -64,7 +74,7 @@ class FixedLayer:
     multiplier_O: npt.NDArray[np.int64]
     shift_O: npt.NDArray[np.int64]
     largest: int
-    scale: float
+    unit_O: npt.NDArray[np.float64]
 
 
 def calibrate(weights: Weights, stacks_BCHW: npt.NDArray[np.uint8], bits: Bits) -> tuple[FixedLayer, ...]:
@@ -87,35 +97,50 @@ def calibrate(weights: Weights, stacks_BCHW: npt.NDArray[np.uint8], bits: Bits) 
             f"{bits} bits and {len(stacks_BCHW)} frames; 8 or 16 bits and 1 frame or more wanted"
         )
     plain = {name: tensor.float() for name, tensor in q_network.plain(weights).items()}
-    most = [0.0] * (len(LAYERS) - 1)
+    most: list[npt.NDArray[np.float64]] = []
     with torch.inference_mode():
         for part in np.array_split(stacks_BCHW, -(-len(stacks_BCHW) // 64)):
-            activations = q_network.features(plain, torch.from_numpy(np.ascontiguousarray(part)))
-            most = [max(old, float(each.max())) for old, each in zip(most, activations, strict=True)]
+            found = q_network.features(plain, torch.from_numpy(np.ascontiguousarray(part)))
+            now = [each.flatten(2).amax(dim=(0, 2)) if each.ndim > 2 else each.amax(dim=0) for each in found]
+            seen_C = [each.double().numpy() for each in now]
+            most = [np.maximum(*pair) for pair in zip(most, seen_C, strict=True)] if most else seen_C
     largest = 2**bits - 1
-    # A layer that never fired has no range; any will do.
-    scales_in = [1 / PIXEL_MAX, *((each or 1.0) / largest for each in most)]
+    channels = stacks_BCHW.shape[1]
+    scales_in = [np.full(channels, 1 / PIXEL_MAX), *(_ranges(most_C, bits) / largest for most_C in most)]
     layers = []
     for index, (name, kernel, stride) in enumerate(LAYERS):
         weight = plain[f"{name}.weight"].double().numpy()
+        bias_O = plain[f"{name}.bias"].double().numpy()
+        last = index == len(LAYERS) - 1
+        if last:
+            weight, bias_O = _advantages(weight), _advantages(bias_O)
         if weight.ndim == 2:
             weight = weight.reshape(len(weight), -1, kernel, kernel)
-        weight_KO = weight.transpose(2, 3, 1, 0).reshape(-1, len(weight))
+        scale_K = np.tile(scales_in[index], kernel * kernel)
+        weight_KO = weight.transpose(2, 3, 1, 0).reshape(-1, len(weight)) * scale_K[:, None]
         planes = 2 if bits == 16 and index else 1
-        last = index == len(LAYERS) - 1
-        layers.append(
-            _layer(
-                weight_KO,
-                plain[f"{name}.bias"].double().numpy(),
-                kernel,
-                stride,
-                planes,
-                bits,
-                scales_in[index],
-                0.0 if last else scales_in[index + 1],
-            )
-        )
+        scale_out_O = None if last else scales_in[index + 1]
+        layers.append(_layer(weight_KO, bias_O, kernel, stride, planes, bits, scale_out_O))
     return tuple(layers)
+
+
+def _ranges(most_C: npt.NDArray[np.float64], bits: Bits) -> npt.NDArray[np.float64]:
+    """Return each channel's range, from its largest activation in calibration.
+
+    A channel that hardly fired counts as a thousandth of the largest; a layer that never did has no range, and any will
+    do.
+    """
+    most = float(most_C.max()) or 1.0
+    if bits == 16:
+        return np.full(len(most_C), most)
+    found: npt.NDArray[np.float64] = np.sqrt(np.maximum(most_C, 1e-3 * most) * most)
+    return found
+
+
+def _advantages(values_O: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return what each action has more than the mean of all, and that mean after them; along the first axis."""
+    mean = values_O.mean(axis=0, keepdims=True)
+    return np.concatenate([values_O - mean, mean])
 
 
 def _layer(
@@ -125,16 +150,15 @@ def _layer(
     stride: int,
     planes: int,
     bits: int,
-    scale_in: float,
-    scale_out: float,
+    scale_out_O: npt.NDArray[np.float64] | None,
 ) -> FixedLayer:
-    """Return one layer; ``scale_out`` 0 makes it the last."""
-    unit = scale_in * (256.0 if planes == 2 else 1.0)
+    """Return one layer; ``weight_KO`` is per unit of input, ``scale_out_O`` None makes it the last."""
+    unit = 256.0 if planes == 2 else 1.0
     step_O = np.maximum(np.abs(weight_KO).max(axis=0), 1e-12) / (2 ** (bits - 1) - 1)
     while True:
-        if not scale_out:
-            # One scale for all Q-values, so that they compare.
-            step_O = np.full_like(step_O, step_O.max())
+        if scale_out_O is None:
+            # One scale for all advantages, so that they compare.
+            step_O[:-1] = step_O[:-1].max()
         found_KO = np.rint(weight_KO / step_O)
         bias = np.rint(bias_O / (step_O * unit))
         # The largest sum of either plane, of both together, and of a bias.
@@ -142,8 +166,10 @@ def _layer(
         if (bound_O <= INT32_MAX).all():
             break
         step_O = step_O * np.maximum(bound_O / INT32_MAX, 1.0) * (1 + 1e-9 + 1e-4 * (bound_O > INT32_MAX))
-    empty = np.zeros(0, np.int64)
-    multiplier_O, shift_O = (empty, empty) if not scale_out else _multipliers(step_O * unit / scale_out)
+    multiplier_O, shift_O, unit_O = np.zeros(0, np.int64), np.zeros(0, np.int64), step_O * unit
+    if scale_out_O is not None:
+        multiplier_O, shift_O = _multipliers(step_O * unit / scale_out_O)
+        unit_O = np.zeros(0)
     return FixedLayer(
         kernel=kernel,
         stride=stride,
@@ -152,8 +178,8 @@ def _layer(
         bias_O=bias.astype(np.int32),
         multiplier_O=multiplier_O,
         shift_O=shift_O,
-        largest=2**bits - 1 if scale_out else 0,
-        scale=0.0 if scale_out else float(step_O[0] * unit),
+        largest=0 if scale_out_O is None else 2**bits - 1,
+        unit_O=unit_O,
     )
 
 
@@ -167,8 +193,15 @@ def _multipliers(ratio_O: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64
     return multiplier_O, np.clip(shift_O, 1, 62)
 
 
+def q_values(layers: tuple[FixedLayer, ...], sums_BO: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
+    """Return the Q-values (B, A) that the last layer's sums (B, A + 1) stand for: advantage + mean."""
+    value_BO = sums_BO * layers[-1].unit_O
+    found: npt.NDArray[np.float64] = value_BO[:, :-1] + value_BO[:, -1:]
+    return found
+
+
 def forward(layers: tuple[FixedLayer, ...], stacks_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:
-    """Return the last layer's sums (B, A), int32, by plain NumPy: the reference.
+    """Return the last layer's sums (B, A + 1), int32, by plain NumPy: the reference.
 
     Args:
         layers: the network.
@@ -208,7 +241,7 @@ def _within(sums: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def torch_forward(layers: tuple[FixedLayer, ...], stacks_BCHW: torch.Tensor) -> torch.Tensor:
-    """Return :func:`forward` by PyTorch, int32 (B, A); sums in float64, in which they are exact integers."""
+    """Return :func:`forward` by PyTorch, int32 (B, A + 1); sums in float64, in which they are exact integers."""
     import torch
     import torch.nn.functional as F
 

@@ -15,7 +15,8 @@ from spikestill.common.zoo import zoo_path
 from spikestill.runtime.agents import open_agent
 from spikestill.teacher.atari.fixed_kernel import FixedKernel
 from spikestill.teacher.atari.fixed_network import INT32_MAX, calibrate, forward, torch_forward
-from spikestill.teacher.atari.q_network import initial_weights
+from spikestill.teacher.atari.fixed_network import q_values as fixed_q_values
+from spikestill.teacher.atari.q_network import initial_weights, q_values
 from spikestill.teacher.checkpoint import nature_network, read_teacher_file
 from spikestill.teacher.policy import load_teacher
 from tests.runtime.artefacts import Files
@@ -75,6 +76,28 @@ def test_sixteen_bits_are_the_teacher_but_for_rounding() -> None:
     assert 0 < error < 0.01
     assert error < np.abs(eight.act({"stack": frames}).scores - q_BA).max()
     assert calibrate(weights, frames, 16)[0].planes == 1
+
+
+@pytest.mark.parametrize("bits", [16, 8])
+def test_what_all_actions_have_in_common_takes_none_of_the_advantages_bits(bits: int) -> None:
+    weights, frames = initial_weights(4, torch.Generator().manual_seed(4)), noise(3)
+    # Few bits each and four actions, so that sums and means are exact.
+    weights |= {name: torch.round(4096 * weights[name]) / 4096 for name in ("head.weight", "head.bias")}
+    layers = calibrate(weights, frames, bits)
+    common = torch.round(torch.linspace(-192, 192, weights["head.weight"].shape[1])) / 64
+    raised = weights | {
+        "head.weight": weights["head.weight"] + common,
+        "head.bias": weights["head.bias"] + 100,
+    }
+    high = calibrate(raised, frames, bits)
+    found, more = forward(layers, frames), forward(high, frames)
+    np.testing.assert_array_equal(more[:, :-1], found[:, :-1])
+    exact = (
+        q_values(raised, torch.from_numpy(frames)).numpy()
+        - q_values(weights, torch.from_numpy(frames)).numpy()
+    )
+    stood = fixed_q_values(high, more) - fixed_q_values(layers, found)
+    np.testing.assert_allclose(stood, exact, atol=2.0 if bits == 8 else 0.02)
 
 
 def test_onnx_gives_the_teachers_q_values(pong: Files) -> None:

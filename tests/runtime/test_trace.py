@@ -45,6 +45,22 @@ def test_a_trace_plays_again_exactly_on_its_own_and_on_another_backend(
     assert (summary["spikes"] > 20) == spikes
 
 
+@pytest.mark.lava
+@pytest.mark.slow
+def test_the_game_that_stock_lava_plays_is_the_students(pong: Files, tmp_path: Path) -> None:
+    config = PlayConfig(
+        agent="lava-loihi", student=pong.student, seconds=10.0, view="none", max_speed=True, epsilon=0.2,
+        trace=tmp_path / "trace.h5",
+    )  # fmt: skip
+    played = play.run(config, tmp_path).summary
+    assert (played["misses"], played["agents"][0]["state"]) == (0, "playing")
+    found = replay.run(
+        ReplayConfig(trace=tmp_path / "trace.h5", agent="student", student=pong.student), tmp_path
+    )
+    assert found.summary["same"], found.summary
+    assert found.summary["decisions"] > 10
+
+
 def test_another_agent_differs_and_where_is_named(trace: Path, pong: Files, tmp_path: Path) -> None:
     config = ReplayConfig(trace=trace, agent="random")
     summary = replay.run(config, tmp_path).summary

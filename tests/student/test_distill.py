@@ -243,7 +243,7 @@ def test_a_resumed_training_keeps_its_shares(folder, tmp_path, monkeypatch):
     with BufferReader(folder / "buffer.h5") as reader:
         first = training(folder, reader)
         first.save(tmp_path / "checkpoint", first.provenance())
-        monkeypatch.setattr(distill, "cores", lambda: 3)
+        monkeypatch.setattr(distillation, "cores", lambda: 3)
         again, fresh = training(folder, reader, checkpoint=tmp_path / "checkpoint"), training(folder, reader)
         assert again.shares == first.shares
         assert fresh.shares == 2  # the most that divides a batch of 8

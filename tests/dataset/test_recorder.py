@@ -159,7 +159,7 @@ def test_resume_with_another_teacher_is_refused(tmp_path):
 
 
 def test_teacher_of_another_game_is_refused(tmp_path):
-    with pytest.raises(UserError, match="teacher.safetensors: plays pong, the environment is breakout"):
+    with pytest.raises(UserError, match=r"teacher\.safetensors: plays pong, the environment is breakout"):
         run(small_config(40, teacher=zoo_path("pong", "teacher.safetensors")), tmp_path)
     with pytest.raises(UserError, match=r"gives scores of shape \(2, 6\) for 2 games of 4 actions"):
         record(LinearPlayer("pong"), small_config(40), tmp_path / "buffer.h5")

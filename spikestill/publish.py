@@ -134,12 +134,12 @@ def ancestors(kind: str, provenance: Provenance, folders: list[Path]) -> list[di
     Raises:
         UserError: one of them is in no folder.
     """
-    from spikestill.student import distill
+    from spikestill.student import distillation
     from spikestill.teacher import checkpoint
 
     name, schema = "teacher.safetensors", checkpoint.TEACHER_SCHEMA
     if kind == "student":
-        name, schema = distill.CHECKPOINT, distill.SCHEMA
+        name, schema = distill.CHECKPOINT, distillation.SCHEMA
     known = {file_sha256(folder / name): folder for folder in folders if (folder / name).is_file()}
     told: list[dict[str, Any]] = []
     while "initial" in provenance.parents:

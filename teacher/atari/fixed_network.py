@@ -166,10 +166,10 @@ def _layer(
         if (bound_O <= INT32_MAX).all():
             break
         step_O = step_O * np.maximum(bound_O / INT32_MAX, 1.0) * (1 + 1e-9 + 1e-4 * (bound_O > INT32_MAX))
-    multiplier_O, shift_O, unit_O = np.zeros(0, np.int64), np.zeros(0, np.int64), step_O * unit
-    if scale_out_O is not None:
-        multiplier_O, shift_O = _multipliers(step_O * unit / scale_out_O)
-        unit_O = np.zeros(0)
+    empty = np.zeros(0, np.int64)
+    multiplier_O, shift_O = (
+        (empty, empty) if scale_out_O is None else _multipliers(step_O * unit / scale_out_O)
+    )
     return FixedLayer(
         kernel=kernel,
         stride=stride,
@@ -179,7 +179,7 @@ def _layer(
         multiplier_O=multiplier_O,
         shift_O=shift_O,
         largest=0 if scale_out_O is None else 2**bits - 1,
-        unit_O=unit_O,
+        unit_O=step_O * unit if scale_out_O is None else np.zeros(0),
     )
 
 

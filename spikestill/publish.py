@@ -134,7 +134,7 @@ def ancestors(kind: str, provenance: Provenance, folders: list[Path]) -> list[di
     Raises:
         UserError: one of them is in no folder.
     """
-    from spikestill.student import distillation
+    from spikestill.student import distill, distillation
     from spikestill.teacher import checkpoint
 
     name, schema = "teacher.safetensors", checkpoint.TEACHER_SCHEMA

@@ -3,8 +3,9 @@
     python -m benchmarks.play [--minutes 10] [--agents cores lava teacher fp16] [--record]
 
 A witness on each core (``benchmarks/witness.py``) notes when the machine itself stood still; ``explained`` counts the
-misses during or just after such a stall. Files are the zoo's unless given. The agents play one after another, the
-same game from the same seed; run it on a machine that does nothing else (the load before each is in the result).
+misses during or just after a stall of a whole period, and the longest stall beside each miss is kept. Files are the
+zoo's unless given. The agents play one after another, the same game from the same seed; run it on a machine that does
+nothing else (the load before each is in the result).
 Writes ``benchmarks/results/play-AGENT.json``.
 """
 
@@ -48,11 +49,13 @@ def measure(agent: str, options: argparse.Namespace) -> dict[str, Any]:
             summary = run(config, Path(folder)).summary
     period_s = options.frame_skip / summary["rate_hz"]
     stalls = sorted(stall for core in witness.found for stall in core["stalls"])
+    beside = [witness.beside(at, 2 * period_s) for at in summary["missed_at"]]
     found = {
         **{key: summary[key] for key in KEYS},
         "load_before": round(load, 2),
         "load_after": round(os.getloadavg()[0], 2),
-        "explained": sum(witness.explains(at, 2 * period_s, period_s) for at in summary["missed_at"]),
+        "explained": sum(stall_ms >= 1e3 * period_s for stall_ms in beside),
+        "stall_beside_each_miss_ms": beside,
         "witness": [{**core, "stalls": len(core["stalls"])} for core in witness.found],
         "stalls_over_a_period": [stall for stall in stalls if stall[1] > 1e3 * period_s][:2_000],
     }

@@ -99,9 +99,7 @@ def measure(options: argparse.Namespace, seconds: float, port: int | None) -> di
     period_s = options.frame_skip / summary["rate_hz"]
     return {
         **{key: summary[key] for key in KEYS},
-        "missed_beside_a_stall": sum(
-            witness.explains(at, 2 * period_s, period_s) for at in summary["missed_at"]
-        ),
+        "stall_beside_each_miss_ms": [witness.beside(at, 2 * period_s) for at in summary["missed_at"]],
         "worst_stall_ms": max(core["worst_ms"] for core in witness.found),
     }
 

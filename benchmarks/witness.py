@@ -72,10 +72,14 @@ class Witness:
     ) -> None:
         self.found = [json.loads(process.communicate()[0]) for process in self._processes]
 
-    def explains(self, missed_at: float, within_s: float, period_s: float) -> bool:
-        """Return whether a core stood still for a period at some time within ``within_s`` before a miss (Unix, s)."""
-        return any(
-            length_ms >= 1e3 * period_s and ended - length_ms / 1e3 <= missed_at <= ended + within_s
-            for core in self.found
-            for ended, length_ms in core["stalls"]
+    def beside(self, missed_at: float, within_s: float) -> float:
+        """Return the longest stall of a core, ms, at any time of the ``within_s`` before a miss (Unix, s); 0: none."""
+        return max(
+            (
+                length_ms
+                for core in self.found
+                for ended, length_ms in core["stalls"]
+                if ended - length_ms / 1e3 <= missed_at <= ended + within_s
+            ),
+            default=0.0,
         )

@@ -35,6 +35,28 @@ record = folder / "game.mp4" if sys.argv[4] == "record" else None
 config = PlayConfig(core_map=Path(sys.argv[2]), seconds=float(sys.argv[3]), record=record)
 print("finished", run(config, folder).finished)
 """
+SMALL_BOARD = """
+import contextlib, json, os, sys, threading, time
+from pathlib import Path
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from spikestill.configs.play import PlayConfig
+from spikestill.runtime.play import run
+most = {}
+def look():
+    while True:
+        mine = [each for task in Path("/proc/self/task").glob("*/children") for each in task.read_text().split()]
+        for process in ("self", *mine):
+            with contextlib.suppress(OSError):  # it has ended
+                for line in Path(f"/proc/{process}/status").read_text().splitlines():
+                    if line.startswith("VmHWM:"):
+                        most[process] = int(line.split()[1]) / 1024
+        time.sleep(0.5)
+threading.Thread(target=look, daemon=True).start()
+config = PlayConfig(core_map=Path(sys.argv[2]), seconds=4.0, view="none", serve=True, port=0)
+found = run(config, Path(sys.argv[1])).summary
+time.sleep(1)
+print(json.dumps({**found, "resident_mb": most, "torch": "torch" in sys.modules}))
+"""
 
 
 def decode(path: Path) -> int:
@@ -84,6 +106,22 @@ def test_five_seconds_at_sixty_frames_a_second_with_a_video(tmp_path: Path, pong
     assert summary["video_frames"] + summary["dropped_video_frames"] == summary["ticks"]
     assert decode(video) == summary["video_frames"] > 0
     assert list(summary["provenance"]["parents"]) == ["core_map"]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
+def test_on_one_core_without_pytorch_the_game_keeps_its_frames_and_misses_are_told(
+    tmp_path: Path, pong: Files
+) -> None:
+    pytest.importorskip("uvicorn")
+    command = [sys.executable, "-c", SMALL_BOARD, str(tmp_path), str(pong.core_map)]
+    found = json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=240).stdout)
+    assert found["ticks"] == pytest.approx(60 * (found["seconds"] - found["lost_s"]), abs=3)
+    assert 0 <= found["misses"] <= found["decisions"]
+    assert found["decisions"] > 0
+    assert not found["torch"]
+    # The game's process, and the page's.
+    assert len(found["resident_mb"]) >= 2
+    assert sum(found["resident_mb"].values()) < 400, found["resident_mb"]
 
 
 def test_a_display_that_fails_costs_the_video_and_not_what_was_measured(

@@ -8,6 +8,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 	&& { echo $$python; break; }; done)
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PINS := $(VENV)/constraints.txt
 RUN_DIR ?= runs/demo
 # Three files of tests at a time on two cores, for tests wait: on a game's clock, on a process that is killed. A file's
 # tests share what its fixtures make. Threads that wait for others give their core away.
@@ -25,14 +26,18 @@ install: $(STAMP)
 # come with the [lava] extra, and it is installed without asking them. So are NeuroBench, which a test compares
 # with, its snnTorch, and CleanRL, whose networks a test saves: what else they ask for (datasets, audio, old pins) the
 # tests do not touch. dm_control declares labmaze, which has no wheel for Python 3.13 and is not needed: the rest comes
-# with the [control] extra.
+# with the [control] extra. A PyTorch that was put there before stays: README says how to get a small one.
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.10-3.13 found; install one or give PYTHON=/path/to/python3"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet 'pip>=23'
-	$(BIN)/python -m pip install -c constraints.txt torch
-	$(BIN)/python -m pip install -c constraints.txt --editable '.[train,video,lava,onnx,control,sweep,serve,dev]'
-	$(BIN)/python -m pip install -c constraints.txt --no-deps --ignore-requires-python lava-nc neurobench snntorch cleanrl \
+	cp constraints.txt $(PINS)
+	@if $(BIN)/python -m pip show --quiet torch 2>/dev/null; then \
+		echo "the PyTorch in $(VENV) stays; the tests are written with $$(grep ^torch== constraints.txt)"; \
+		sed -i /^torch==/d $(PINS); fi
+	$(BIN)/python -m pip install -c $(PINS) torch
+	$(BIN)/python -m pip install -c $(PINS) --editable '.[train,video,lava,onnx,control,sweep,serve,dev]'
+	$(BIN)/python -m pip install -c $(PINS) --no-deps --ignore-requires-python lava-nc neurobench snntorch cleanrl \
 		dm_control
 	@touch $@
 

@@ -74,11 +74,22 @@ def absent_extra(error: ImportError) -> UserError | None:
     module = (error.name or "").partition(".")[0]
     for name, extra in EXTRAS.items():
         if module in extra.packages:
-            return UserError(
-                f"{extra.packages[module]} is not installed; it comes with the extra [{name}], needed to {extra.gives}",
-                f"run `{extra.install}`",
-            )
+            return _not_installed(name, extra.packages[module])
     return None
+
+
+def check_extra(name: str) -> None:
+    """Raise UserError where a package of an extra is not installed."""
+    if absent := EXTRAS[name].absent():
+        raise _not_installed(name, absent[0])
+
+
+def _not_installed(name: str, distribution: str) -> UserError:
+    extra = EXTRAS[name]
+    return UserError(
+        f"{distribution} is not installed; it comes with the extra [{name}], needed to {extra.gives}",
+        f"run `{extra.install}`",
+    )
 
 
 def installed(name: str) -> str:

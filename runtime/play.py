@@ -11,6 +11,7 @@ from typing import Any
 from spikestill.common.artefacts import PLAY
 from spikestill.common.document import write_document
 from spikestill.common.errors import UserError
+from spikestill.common.extras import check_extra
 from spikestill.common.progress import Progress
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult, StopRequest, stop_on_signal
@@ -63,10 +64,11 @@ def run(config: PlayConfig, run_dir: Path, *, resume: bool = False) -> StageResu
     the first one's, and ``agents`` has everyone's. A game cannot be resumed: ``resume`` plays a new one.
 
     Raises:
-        UserError: a file that is missing, unreadable or for another game; no room for the video; nobody can play
-            ``human`` here.
+        UserError: a file that is missing, unreadable or for another game; no room for the video, or no PyAV; nobody can
+            play ``human`` here.
     """
     check_person(config)
+    check_extras(config)
     clock = MonotonicClock()
     with contextlib.ExitStack() as stack:
         team = [stack.enter_context(opened(config, name)) for name in config.agents]
@@ -93,6 +95,17 @@ def check_person(config: PlayConfig) -> None:
             "agent human needs a keyboard, and standard input is no terminal",
             "play in a terminal, or in a browser with --serve true",
         )
+
+
+def check_extras(config: PlayConfig) -> None:
+    """Raise UserError where the page cannot be served or the video not be written, for want of an extra."""
+    if config.serve:
+        check_extra("serve")
+    if config.record is not None:
+        from spikestill.runtime.recording import is_gif
+
+        if not is_gif(config.record):
+            check_extra("video")
 
 
 def _play(

@@ -195,9 +195,14 @@ class GifWriter:
             )  # fmt: skip
 
 
+def is_gif(path: Path) -> bool:
+    """Return whether ``path`` is to be a GIF; else it is an MP4."""
+    return path.suffix.lower() == ".gif"
+
+
 def recorder(path: Path, size: tuple[int, int], rate_hz: float) -> VideoWriter | GifWriter:
     """Return what writes ``path``: a GIF where it is called so, else an MP4."""
-    if path.suffix.lower() == ".gif":
+    if is_gif(path):
         return GifWriter(path, size, rate_hz)
     return VideoWriter(path, size, rate_hz)
 

@@ -100,7 +100,7 @@ def _onnx(header: Mapping[str, Any], content: bytes) -> Network:
     try:
         import onnxruntime
     except ImportError as error:
-        raise Unfit("ONNX Runtime is not installed", install_command("onnx")) from error
+        raise Unfit("ONNX Runtime is not installed", f"run `{install_command('onnx')}`") from error
     onnxruntime.set_default_logger_severity(4)
     _confined(header)
     options = onnxruntime.SessionOptions()

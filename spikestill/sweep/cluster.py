@@ -91,7 +91,7 @@ def joined(address: str | None, answer_s: float) -> Iterator[Cluster]:
         import ray
         import ray.exceptions
     except ImportError as error:
-        raise UserError(f"sweeps need Ray, which cannot be imported ({error})", INSTALL) from error
+        raise UserError(f"sweeps need Ray, which cannot be imported ({error})", f"run `{INSTALL}`") from error
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         common |= {

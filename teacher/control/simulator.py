@@ -79,7 +79,7 @@ def importing(name: str) -> Iterator[None]:
             mujoco.set_mju_user_warning(_pass_over)
             yield
     except ImportError as error:
-        raise UserError(f"{name} wants the MuJoCo simulators: {error}", f"install them: {INSTALL}") from error
+        raise UserError(f"{name} wants the MuJoCo simulators: {error}", f"run `{INSTALL}`") from error
     finally:
         absl.setLevel(level)
 

@@ -92,7 +92,15 @@ def test_evaluate_leaves_the_teacher_out_and_says_so(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "extra"),
-    [(["teach", "pong"], "train"), (["play", "pong", "--agent", "teacher"], "train")],
+    [
+        (["teach", "pong"], "train"),
+        (["play", "pong", "--agent", "teacher"], "train"),
+        (["play", "pong", "--seconds", "1", "--record", "game.mp4"], "video"),
+        (["play", "pong", "--agent", "lava"], "lava"),
+        (["play", "pong", "--seconds", "1", "--serve"], "serve"),
+        (["play", "cheetah_run", "--agent", "random"], "control"),
+        (["sweep", "table2"], "sweep"),
+    ],
 )
 def test_what_an_absent_extra_costs_is_said_with_its_one_command(
     words: list[str], extra: str, folder: Path

@@ -56,14 +56,15 @@ BASE_LIMIT_MB := 450
 base:
 	rm -rf $(BASE)
 	$(PYTHON) -m venv $(BASE)
-	$(BASE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt .
+	@SECONDS=0; $(BASE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt . && \
+		echo "base install: $$SECONDS s"
 	@size=$$(du -sm $(BASE) | cut -f1); echo "base install: $$size MB"; test $$size -lt $(BASE_LIMIT_MB)
 	@! $(BASE)/bin/python -c 'import torch' 2>/dev/null
 	cd $(BASE) && bin/spikestill doctor && bin/spikestill play pong --seconds 3 --view none --run_dir play
 
 # The documentation as a site in build/site; its tools are installed when it is first made.
 docs: install
-	$(BIN)/python -m pip install --quiet -c constraints.txt '.[docs]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --editable '.[docs]'
 	$(BIN)/python -m pytest -q tests/docs -k "link or index or notebook"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 

@@ -44,6 +44,18 @@ def test_every_benchmark_explains_itself(
 
 
 @pytest.mark.slow
+def test_the_one_of_the_first_frame_plays_with_an_empty_cache_and_with_a_full_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measurement, "RESULTS", tmp_path / "results")
+    run(monkeypatch, "first_frame", "--repeats", "1")
+    figures = json.loads((tmp_path / "results" / "first_frame.json").read_text())["figures"]
+    assert 0 < figures["warm"]["line_s"] < figures["warm"]["frame_s"] < figures["first"]["frame_s"]
+    assert figures["warm"]["drawing_mb"] > 0
+    assert figures["warm"]["resident_mb"] < 400
+
+
+@pytest.mark.slow
 def test_those_of_recording_and_distilling_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurement, "RESULTS", tmp_path / "results")
     teacher = tmp_path / "teacher.safetensors"

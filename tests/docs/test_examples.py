@@ -19,6 +19,24 @@ LITTLE_RUN = (
     "--verify.naive_frames 1 --verify.lava_frames 0 --verify.stock_frames 0 --play.episodes null --play.seconds 1 "
     "--evaluate.episodes 1 --evaluate.num_envs 1 --evaluate.compare false"
 )
+# Examples that go on from each other's files run in one folder, one after another.
+CHAINS = {
+    "stages": ("teach pong", "record", "distill", "map", "verify", "estimate", "export"),
+    "games": ("play pong", "evaluate pong", "replay", "compare"),
+    "pipelines": ("import", "run", "report", "inspect"),
+    "control": ("teach cheetah_run", "teach half_cheetah", "play cheetah_run", "evaluate cheetah_run"),
+    "sweeps": ("sweep",),
+    "lists": ("zoo", "completion", "doctor"),
+}
+# What each chain leaves.
+MADE = {
+    "stages": ("runs/pong/teacher.safetensors", "runs/pong/core_map.h5", "runs/pong/student.nir"),
+    "games": ("game.h5",),
+    "pipelines": ("runs/demo/report.html", "runs/mine/report.html", "cores.html"),
+    "control": ("runs/cheetah/teacher.safetensors", "cheetah.mp4"),
+    "sweeps": ("runs/table2/sweep.html",),
+    "lists": (),
+}
 # How an example begins, what is replaced in it, and what is added to it.
 SHORTER = (
     ("teach pong", "", "", LITTLE_TEACHING),
@@ -31,6 +49,7 @@ SHORTER = (
     ("teach half_cheetah", "", "", "--steps 40 --seed_steps 20 --evaluation_games 1 --replay_capacity 1000"),
     ("record pong", "--frames 100000", "--frames 512 --num_envs 4", ""),
     ("distill", "", "", "--steps 2 --batch_size 8 --log_steps 1"),
+    ("map", "", "", "--anneal_seconds 1"),
     ("verify", "", "", LITTLE_LADDER),
     ("estimate", "", "", "--frames 4"),
     ("play pong", "--seconds 60", "--seconds 2", "--trace game.h5"),
@@ -93,29 +112,37 @@ def test_every_help_page_shows_an_example_of_its_own_command() -> None:
         assert re.match(rf"(source <\()?spikestill {name}\b", verb.example), name
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("dm_control")
-    pytest.importorskip("ray")
+def chain(name: str) -> list[str]:
+    """Return the examples of one chain, in the order in which they run."""
+    begins = tuple(f"spikestill {begin}" for begin in CHAINS[name])
+    return [line for line in examples() if line.startswith(begins)]
+
+
+def test_every_example_is_in_one_chain() -> None:
+    assert sorted(line for name in CHAINS for line in chain(name)) == sorted(examples())
+    assert [
+        verb for verb in VERBS if not any(f"spikestill {verb} " in f"{line} " for line in examples())
+    ] == []
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "lists" else pytest.mark.slow) for name in CHAINS]
+)
+@pytest.mark.timeout(1800)
+def test_the_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "control":
+        pytest.importorskip("dm_control")
+    if name == "sweeps":
+        pytest.importorskip("ray")
     monkeypatch.chdir(tmp_path)
-    agent_zip(tmp_path / "agent.zip")
-    done = []
-    for line in examples():
+    if name == "pipelines":
+        agent_zip(tmp_path / "agent.zip")
+    for line in chain(name):
         if line.startswith("spikestill run breakout"):
             # Another example has made this folder's teacher.
             shutil.rmtree("runs/mine")
         assert cli.main(shlex.split(short(line))[1:]) == 0, short(line)
         if "--trace game.h5" in short(line):
-            for name in ("one.h5", "two.h5"):
-                shutil.copy("game.h5", name)
-        done.append(line)
-    assert [verb for verb in VERBS if not any(f"spikestill {verb} " in f"{line} " for line in done)] == []
-    for made in (
-        "runs/cheetah/teacher.safetensors",
-        "runs/pong/student.nir",
-        "runs/demo/report.html",
-        "cores.html",
-        "cheetah.mp4",
-    ):
-        assert Path(made).is_file(), made
+            for copy in ("one.h5", "two.h5"):
+                shutil.copy("game.h5", copy)
+    assert [made for made in MADE[name] if not Path(made).is_file()] == []

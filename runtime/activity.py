@@ -60,10 +60,7 @@ class CorePicture:
 
     def __call__(self, frame: np.void) -> tuple[npt.NDArray[np.uint8], str]:
         """Return the picture of the cores as they decided, uint8 (H, W, 3), and a caption."""
-        layout = self._layout
-        share_U = activity(layout["unit_W"], layout["planes_PW"], layout["neurons_U"], frame["trace"][None])[
-            0
-        ]
+        layout, share_U = self._layout, shares(self._layout, frame)
         cells = np.empty((*self._shape, 3), np.uint8)
         cells[:] = FAINT // 2
         level_U = np.minimum(255, share_U * (255 / FULL_SCALE)).astype(np.uint8)
@@ -73,3 +70,12 @@ class CorePicture:
             picture[:: self._pitch] = BACKGROUND
             picture[:, :: self._pitch] = BACKGROUND
         return picture, f"{len(share_U):,} cores, {share_U.mean():.0%} of their neurons firing"
+
+
+def shares(layout: Mapping[str, Any], frame: np.void) -> npt.NDArray[np.float64]:
+    """Return what share of each core's neurons fired at the decision that ``frame`` shows; (U,), 0 to 1.
+
+    The ring's field for the trace is as long as the longest of the agents'; ``layout`` says how much is this one's.
+    """
+    words_BW = frame["trace"][None, : len(layout["unit_W"])]
+    return activity(layout["unit_W"], layout["planes_PW"], layout["neurons_U"], words_BW)[0]

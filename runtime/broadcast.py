@@ -21,7 +21,7 @@ import numpy as np
 from spikestill.common.agents import live_agents
 from spikestill.common.environment import environment_names
 from spikestill.common.errors import UserError
-from spikestill.common.spikes import activity
+from spikestill.runtime.activity import shares
 from spikestill.runtime.controls import checked
 from spikestill.runtime.frame_ring import STATES
 from spikestill.runtime.hdr import HdrHistogram
@@ -157,9 +157,7 @@ class Broadcast:
         """Return a byte a core, how much of it fired, b'' for an agent without cores."""
         if "unit_W" not in layout:
             return b""
-        words = part["trace"][None, : len(layout["unit_W"])]
-        share_U = activity(layout["unit_W"], layout["planes_PW"], layout["neurons_U"], words)[0]
-        return (share_U * 255).astype(np.uint8).tobytes()
+        return (shares(layout, part) * 255).astype(np.uint8).tobytes()
 
     def _count(self, told: Told, part: np.void, fresh: bool) -> None:
         """Take a frame into the figures of an agent."""

@@ -105,9 +105,11 @@ def test_the_core_picture_lights_each_core_by_its_firing(pong: Files) -> None:
             core_map.feature_CN[core, used], core_map.row_CN[core, used], core_map.column_CN[core, used]
         ]
         assert share_C[core] == fired.mean()
-    picture, caption = CorePicture(core_grid(core_map, simulator.layout))(
-        frame(trace.packed_BW.shape[1], trace=trace.packed_BW[0])["sessions"][0]
-    )
+    # A ring has room for the longest of the agents' traces, and more on the live page.
+    words = trace.packed_BW.shape[1]
+    shown = frame(words + 70)["sessions"][0]
+    shown["trace"][:words] = trace.packed_BW[0]
+    picture, caption = CorePicture(core_grid(core_map, simulator.layout))(shown)
     assert picture.shape == (320, 320, 3)
     assert caption.startswith(f"{core_map.cores:,} cores")
     brightest, darkest = int(share_C.argmax()), int(share_C.argmin())

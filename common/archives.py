@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 
 from spikestill.common.errors import MALFORMED, UserError
-from spikestill.common.limits import ARCHIVE_ENTRIES, ARCHIVE_EXTRA, ARCHIVE_FACTOR
+from spikestill.common.limits import ARCHIVE_ENTRIES, ARCHIVE_EXTRA, ARCHIVE_FACTOR, ARCHIVE_UNPACKED
 
 BLOCK = 1 << 20
 
@@ -27,7 +27,7 @@ def check_archive(path: Path, content: bytes) -> None:
             return
     except zipfile.BadZipFile as error:
         raise UserError(f"{path}: a damaged archive: {error}", remedy) from error
-    most = ARCHIVE_FACTOR * len(content) + ARCHIVE_EXTRA
+    most = min(ARCHIVE_FACTOR * len(content) + ARCHIVE_EXTRA, len(content) + ARCHIVE_UNPACKED)
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             entries = archive.infolist()

@@ -22,11 +22,11 @@ HDF5_ENTRIES = 256
 """Objects in an HDF5 file's root group."""
 HDF5_ATTRIBUTES = 64
 """Attributes of its root group."""
-HDF5_TEXT_BYTES = 16 * MIB
+HDF5_TEXT_BYTES = 4 * MIB
 """Bytes of all attributes together."""
 HDF5_SECONDS = 1.0
 """Processor seconds that HDF5 may take for a call; it describes a file of ours in 5 ms."""
-HDF5_BYTES_PER_S, HDF5_CHUNKS_PER_S = 16 * MIB, 100_000
+HDF5_BYTES_PER_S, HDF5_CHUNKS_PER_S = 64 * MIB, 100_000
 """A call gets another second for so many bytes that it reads, or chunks that it lists (a quarter of what it can)."""
 HDF5_MEMORY = 192 * MIB
 """Memory that HDF5 may take beside what the file declares."""
@@ -57,18 +57,40 @@ PROGRAM_START_S = 8.0
 PROGRAM_SECONDS, PROGRAM_SECONDS_A_STACK = 2.0, 0.1
 """Processor seconds that a program may take to be read and for its first answer, then for every answer; and more for
 each stack of a batch."""
-PROGRAM_BYTES_PER_S = 16 * MIB
+PROGRAM_BYTES_PER_S = 64 * MIB
 """A program may take another second for this many of its bytes to be read."""
 PROGRAM_MEMORY = 768 * MIB
 """Memory that a program may take beside four times its bytes."""
 
 
+# --- safetensors, JSON
+HEADER_BYTES, TENSORS = 4 * MIB, 1 << 14
+"""The header of a safetensors file, and the tensors that it names: a training of 4 games has 9 KiB and 65."""
+DOCUMENT_BYTES = 8 * MIB
+"""A stage's JSON file, the state of a pipeline, what a sweep found."""
+CURVE_LINE = 16 * KIB
+"""Characters of a line of a training's curve; ours have 300."""
+SWEEP_TRIALS = 10_000
+"""Trials of a sweep."""
+VIDEO_PIXELS = 1 << 24
+"""Pixels of a frame of a recorded game, which a report shows smaller."""
+
+
 # --- archives, nets
-ARCHIVE_FACTOR, ARCHIVE_EXTRA, ARCHIVE_ENTRIES = 8, 16 * MIB, 10_000
-"""A zip archive unpacks to at most ARCHIVE_FACTOR times its bytes and ARCHIVE_EXTRA more (PyTorch stores its tensors as
-they are), and has at most so many files."""
+ARCHIVE_FACTOR, ARCHIVE_EXTRA, ARCHIVE_UNPACKED, ARCHIVE_ENTRIES = 8, 16 * MIB, 256 * MIB, 10_000
+"""A zip archive unpacks to at most ARCHIVE_FACTOR times its bytes and ARCHIVE_EXTRA more, and to at most
+ARCHIVE_UNPACKED more than its bytes (PyTorch stores its tensors as they are); it has at most so many files."""
+AGENT_BYTES = GIB
+"""An agent or a network of others, with the files beside it."""
+PICKLE_BYTES = 256 * KIB
+"""The pickle of a PyTorch file, which lists its tensors: the Nature network's has 1 KiB."""
+ENTRY_JSON_BYTES = 8 * MIB
+"""What a Stable-Baselines3 archive says of its agent, as JSON: 100 KiB, for most."""
 NET_VALUES = 1 << 22
 """Values of a student's input, and of every layer's padded input and output; the paper's largest layer has 2^19."""
+NET_NEURONS, NET_PRODUCTS = 1 << 24, 1 << 32
+"""Neurons of a student, and the weights that all of them read: what 16 TrueNorth chips have. The paper's largest
+student has 2^21 and 2^28."""
 
 
 def regular_file(path: Path, what: str, remedy: str) -> int:

@@ -15,11 +15,10 @@ from __future__ import annotations
 import io
 import json
 import pickle
-import pickletools
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,8 +28,7 @@ from torch import Tensor
 from spikestill.common.archives import check_archive
 from spikestill.common.artefacts import TEACHER
 from spikestill.common.errors import MALFORMED, UserError
-from spikestill.common.extras import EXTRAS
-from spikestill.common.limits import regular_file
+from spikestill.common.limits import AGENT_BYTES, ENTRY_JSON_BYTES, regular_file
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult, refuse_to_replace
 from spikestill.configs.importing import ImportConfig
@@ -38,9 +36,10 @@ from spikestill.teacher.atari import q_network
 from spikestill.teacher.atari.environment import action_meanings
 from spikestill.teacher.atari.q_network import Weights
 from spikestill.teacher.checkpoint import save_teacher
+from spikestill.teacher.onnx_weights import with_its_weights
 from spikestill.teacher.program import Program, probe, save_program, start
+from spikestill.teacher.pytorch_file import MoreThanTensors, NoPickle, allowed_file
 
-MAX_BYTES = 1 << 30
 # What PyTorch's files before version 1.6 begin with, pickled.
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C.to_bytes(10, "little")
 SB3_LAYERS = {"cnn.0": "conv1", "cnn.2": "conv2", "cnn.4": "conv3", "linear.0": "hidden"}
@@ -78,7 +77,7 @@ def run(config: ImportConfig, run_dir: Path, *, resume: bool = False) -> StageRe
     artefact, actions = Path(run_dir) / TEACHER, len(action_meanings(game))
     summary: dict[str, Any] = {"library": library, "game": game, "actions": actions}
     if library == "onnx" or library == "torchscript":
-        whole = with_its_weights(path, content) if library == "onnx" else content
+        whole = with_its_weights(path, content, check_size) if library == "onnx" else content
         program = Program(whole, library, config.divide_by, config.output)
         scores = probe(start(program, str(path)), str(path))
         if scores.shape[1] != actions:
@@ -116,8 +115,8 @@ def read_content(path: Path) -> bytes:
 
 def check_size(path: Path, size: int) -> None:
     """Raise UserError if the ``size`` bytes of ``path``, with what belongs to it, are more than are read."""
-    if size > MAX_BYTES:
-        raise UserError(f"{path}: {size:,} bytes, at most {MAX_BYTES:,} are read", "is it an agent?")
+    if size > AGENT_BYTES:
+        raise UserError(f"{path}: {size:,} bytes, at most {AGENT_BYTES:,} are read", "is it an agent?")
 
 
 def told_from(path: Path, content: bytes) -> Literal["sb3", "cleanrl", "onnx", "torchscript"]:
@@ -147,82 +146,6 @@ def told_from(path: Path, content: bytes) -> Literal["sb3", "cleanrl", "onnx", "
     return "cleanrl"
 
 
-def with_its_weights(path: Path, content: bytes) -> bytes:
-    """Return an ONNX network as one file: weights that lie in files beside ``path`` are put into it.
-
-    ``torch.onnx.export`` leaves them in ``NAME.onnx.data`` unless it is told otherwise.
-
-    Raises:
-        UserError: such a file is missing or unreadable, the whole is too large, or the package onnx is missing.
-    """
-    try:
-        import onnx
-    except ImportError as error:
-        raise UserError(
-            f"{path}: the package that reads ONNX is not installed", f"run `{EXTRAS['onnx'].install}`"
-        ) from error
-    from google.protobuf.message import DecodeError
-    from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
-
-    try:
-        model = onnx.load_from_string(content)
-    except DecodeError:
-        return content  # ONNX Runtime says what is wrong with it
-    weights = [tensor for tensor in _tensors_of(model) if uses_external_data(tensor)]
-    if not weights:
-        return content
-    for tensor in weights:
-        if not any(entry.key == "location" and entry.value for entry in tensor.external_data):
-            raise UserError(
-                f"{path}: the weights {tensor.name[:200]!r} lie in a file beside it, and no file is named",
-                "export the network again",
-            )
-    places = {entry.value for tensor in weights for entry in tensor.external_data if entry.key == "location"}
-    named = ", ".join(sorted(places))
-    folder = path.resolve().parent
-    for place in places:
-        if not (folder / place).resolve().is_relative_to(folder):
-            raise UserError(
-                f"{path}: its weights lie in {place[:200]!r}, outside its folder",
-                "put that file beside the network",
-            )
-        if (folder / place).exists():
-            regular_file(folder / place, "network's weights", "put the file beside it, as it was exported")
-    try:
-        check_size(path, len(content) + sum(_bytes_outside(tensor, folder) for tensor in weights))
-        for tensor in weights:
-            load_external_data_for_tensor(tensor, str(path.parent))
-            tensor.data_location = onnx.TensorProto.DEFAULT
-            del tensor.external_data[:]
-    except UserError:
-        raise
-    except (OSError, ValueError, onnx.checker.ValidationError) as error:
-        raise UserError(
-            f"{path}: its weights lie in {named}, which cannot be read: {str(error).splitlines()[0]}",
-            "put that file beside it, as it was exported",
-        ) from error
-    return bytes(model.SerializeToString())
-
-
-def _tensors_of(message: Any) -> Iterator[Any]:
-    """Yield every tensor of an ONNX message, wherever it lies: initial values, attributes, subgraphs, functions."""
-    if message.DESCRIPTOR.name == "TensorProto":
-        yield message
-        return
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            for inner in value if isinstance(value, Sequence) else [value]:
-                yield from _tensors_of(inner)
-
-
-def _bytes_outside(tensor: Any, folder: Path) -> int:
-    """Return how many bytes a tensor takes from its file; each tensor gets a copy of its own."""
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    whole = (folder / entries["location"]).stat().st_size
-    length = int(entries.get("length", whole))
-    return length if 0 <= length <= whole else whole
-
-
 def read_state(path: Path, content: bytes, library: str) -> Mapping[str, Tensor]:
     """Return the tensors by name of a file's ``content``.
 
@@ -233,14 +156,15 @@ def read_state(path: Path, content: bytes, library: str) -> Mapping[str, Tensor]
         content = _sb3_policy(path, content)
         check_archive(path, content)
     try:
+        content_of_tensors = allowed_file(content)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of pickle protocols, before it refuses them
-            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        if not _holds_a_pickle(content):
-            raise UserError(
-                f"{path}: not a readable PyTorch file, and no other agent", "save it again"
-            ) from error
+            state = torch.load(io.BytesIO(content_of_tensors), map_location="cpu", weights_only=True)
+    except NoPickle as error:
+        raise UserError(
+            f"{path}: not a readable PyTorch file, and no other agent", "save it again"
+        ) from error
+    except (MoreThanTensors, pickle.UnpicklingError) as error:
         raise UserError(
             f"{path}: holds more than tensors, which would have to be unpickled, and that can run any code",
             "save it again with Stable-Baselines3" if library == "sb3" else _conversion(path.name, content),
@@ -260,18 +184,6 @@ def read_state(path: Path, content: bytes, library: str) -> Mapping[str, Tensor]
             f"{path}: holds a {type(state).__name__}{shown}, a state dict wanted", "save agent.state_dict()"
         )
     return state
-
-
-def _holds_a_pickle(content: bytes) -> bool:
-    """Return True where ``content`` is a zip archive or begins with a whole pickle, which is read but not run."""
-    if zipfile.is_zipfile(io.BytesIO(content)):
-        return True
-    try:
-        for _ in pickletools.genops(content):
-            pass
-    except Exception:  # of a foreign file, whatever a parser of opcodes stumbles over
-        return False
-    return True
 
 
 def _conversion(name: str, content: bytes) -> str:
@@ -320,7 +232,7 @@ def sb3_actions(content: bytes) -> int | None:
     """Return how many actions a Stable-Baselines3 file says that its agent has, None where it does not say."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            if archive.getinfo("data").file_size > MAX_BYTES:
+            if archive.getinfo("data").file_size > ENTRY_JSON_BYTES:
                 return None
             return int(json.loads(archive.read("data"))["action_space"]["n"])
     except (zipfile.BadZipFile, zlib.error, *MALFORMED):
@@ -349,7 +261,7 @@ def nature_weights(
         for part in ("weight", "bias"):
             if f"{theirs}.{part}" not in state:
                 raise UserError(f"{path}: {theirs}.{part} is missing", remedy)
-            if state[f"{theirs}.{part}"].numel() > MAX_BYTES // 4:
+            if state[f"{theirs}.{part}"].numel() > AGENT_BYTES // 4:
                 raise UserError(f"{path}: {theirs}.{part} declares more values than a file holds", remedy)
             weights[f"{ours}.{part}"] = _dense(state[f"{theirs}.{part}"], f"{path}: {theirs}.{part}", remedy)
     others = [name for name in state if name.rpartition(".")[0] not in names]

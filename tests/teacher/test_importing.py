@@ -219,7 +219,7 @@ def test_weights_beside_a_network_count_as_its_size(
     programs: tuple[Path, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = programs[0] / "beside.onnx"
-    monkeypatch.setattr(importing, "MAX_BYTES", path.stat().st_size)
+    monkeypatch.setattr(importing, "AGENT_BYTES", path.stat().st_size)
     with pytest.raises(UserError, match=r"beside.onnx: [\d,]+ bytes, at most [\d,]+ are read") as caught:
         run(ImportConfig(path=path, game="pong", divide_by=255.0, output=1), tmp_path)
     assert "cannot be read" not in str(caught.value)

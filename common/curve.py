@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from spikestill.common.atomic import naming_full_disk, write_text
+from spikestill.common.errors import MALFORMED
+from spikestill.common.limits import CURVE_LINE, regular_file
 
 
 def append(path: Path, values: Mapping[str, Any]) -> None:
@@ -20,6 +23,22 @@ def append(path: Path, values: Mapping[str, Any]) -> None:
         file.write(json.dumps(values) + "\n")
 
 
+def lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a curve that are not empty, without their ends.
+
+    Raises:
+        UserError: it is no regular file.
+        ValueError: a line is longer than those that trainings write.
+    """
+    regular_file(path, "learning curve", "move it away")
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(iter(lambda: file.readline(CURVE_LINE + 1), ""), 1):
+            if len(line) > CURVE_LINE:
+                raise ValueError(f"its line {number} has more than {CURVE_LINE:,} characters")
+            if line.strip():
+                yield line.rstrip("\n")
+
+
 def cut(path: Path, step: int) -> float:
     """Keep the lines up to ``step``, where a training goes on from; return the seconds that it had taken, 0 if unknown.
 
@@ -29,14 +48,15 @@ def cut(path: Path, step: int) -> float:
         return 0.0
     kept: list[str] = []
     seconds = 0.0
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
+    try:
+        for line in lines(path):
             values = json.loads(line)
-            if values["step"] > step:
+            taken = float(values["seconds"])
+            if values["step"] > step or not 0.0 <= taken < math.inf:
                 break
-            seconds = float(values["seconds"])
-        except (ValueError, TypeError, KeyError):
-            break
-        kept.append(line + "\n")
+            seconds = taken
+            kept.append(line + "\n")
+    except MALFORMED:
+        pass  # the rest is none of ours, or half a line
     write_text(path, "".join(kept))
     return seconds

@@ -126,9 +126,11 @@ def _attributes(file: h5py.File) -> dict[str, Any]:
     room = HDF5_TEXT_BYTES
     for name in names:
         room -= file.attrs.get_id(name).get_storage_size()
+        value = file.attrs[name] if room >= 0 else ""
+        if isinstance(value, str):  # text of any length is 16 bytes to HDF5, which keeps it elsewhere
+            room -= len(value)
         if room < 0:
             raise ValueError(f"its attributes have more than {HDF5_TEXT_BYTES} bytes")
-        value = file.attrs[name]
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iufb":
             found[name] = value.tolist()
         elif isinstance(value, str):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spikestill.common.errors import MALFORMED, UserError
-from spikestill.common.limits import regular_file
+from spikestill.common.limits import HEADER_BYTES, TENSORS, regular_file
 from spikestill.common.provenance import check_schema
 
 
@@ -40,11 +40,29 @@ def open_tensor_file(
 
     regular_file(path, "file", remedy)
     try:
+        check_header(path)
         with safe_open(path, framework=framework) as file:
             metadata = file.metadata() or {}
             check_schema(path, metadata, schema, newest, remedy)
+            if len(file.keys()) > TENSORS:
+                raise ValueError(f"it names {len(file.keys()):,} tensors, at most {TENSORS:,} are read")
             yield file, metadata
     except UserError:
         raise
     except (SafetensorError, *MALFORMED) as error:
         raise UserError(f"{path}: not a readable {noun}: {error}", remedy) from error
+
+
+def check_header(path: Path) -> int:
+    """Return how many bytes a safetensors file says that its header has; each of them costs time and memory.
+
+    Raises:
+        ValueError: fewer than any has, or more than are read.
+        OSError: the file cannot be read.
+    """
+    with open(path, "rb") as file:
+        head = file.read(8)
+    size = int.from_bytes(head, "little")
+    if len(head) < 8 or not 2 <= size <= HEADER_BYTES:
+        raise ValueError(f"its header has {size:,} bytes, 2..{HEADER_BYTES:,} are read")
+    return size

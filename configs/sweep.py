@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from spikestill.common.environment import check_environment, family_of
 from spikestill.common.errors import UserError, nearest
+from spikestill.common.limits import SWEEP_TRIALS
 from spikestill.configs import options
 from spikestill.configs.loading import read_recipe, unknown
 from spikestill.configs.options import Options
@@ -188,6 +189,12 @@ def _changed(given: dict[str, Any], changes: tuple[str, ...]) -> SweepRecipe:
 
 
 def _check(recipe: SweepRecipe) -> None:
+    trials = math.prod([recipe.samples, recipe.seeds, *map(len, recipe.grid.values())])
+    if trials > SWEEP_TRIALS:
+        raise UserError(
+            f"it asks for {trials:,} trials, at most {SWEEP_TRIALS:,} are planned",
+            "give fewer values, samples or seeds",
+        )
     for name in (*recipe.grid, *recipe.search):
         stage, dot, _ = name.partition(".")
         if name != GAME and (not dot or stage not in recipe.stages):
@@ -251,7 +258,7 @@ def _range(name: str, values: Any) -> Range:
         wrong = set(values) - {"low", "high", "log"}
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"search {name} is {values!r}", "give {low: A, high: B}, and log: true") from error
-    if wrong or not found.low < found.high or (found.log and found.low <= 0):
+    if wrong or not -math.inf < found.low < found.high < math.inf or (found.log and found.low <= 0):
         raise UserError(
             f"search {name} is {values!r}", "give {low: A, high: B} with A < B, above 0 where log: true"
         )

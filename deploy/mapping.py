@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from spikestill.common.artefacts import CORE_MAP
+from spikestill.common.errors import UserError
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult
 from spikestill.configs.hardware import HardwareSpec, hardware
@@ -69,6 +70,11 @@ def map_with_gains(
     every = sum(int(np.prod(layer.lowered.out_shape)) for layer in layers)
     live = sum(int(layer.live_OHW.sum()) for layer in layers)
     gains["prune"] = f"{every - live:,} of {every:,} neurons are read by nothing"
+    if live > spec.cores * spec.neurons:
+        raise UserError(
+            f"the net has {live:,} neurons that are read, {spec.name} has {spec.cores * spec.neurons:,}",
+            "map a smaller student or choose hardware with more chips",
+        )
     cores = replicate(layers, tile(layers, spec), spec)
     filled = sum(int((layer.source_CN != NONE).sum()) for layer in cores)
     relays = sum(layer.cores - layer.computing for layer in cores)

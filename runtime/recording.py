@@ -14,6 +14,7 @@ from spikestill.common.atari import FRAME_RATE_HZ
 from spikestill.common.atomic import atomic_path
 from spikestill.common.errors import UserError
 from spikestill.common.extras import install_command
+from spikestill.common.limits import VIDEO_PIXELS
 from spikestill.runtime.palette import heat_palette
 from spikestill.runtime.panel import (
     ALARM,
@@ -211,20 +212,26 @@ def write_smaller(video: Path, path: Path) -> None:
     """Write ``video`` again with half its width, half its height and half its frames a second.
 
     Raises:
-        UserError: there is no encoder, or the disk is full.
+        UserError: there is no encoder, the disk is full, or ``video`` holds no video that is one of ours.
         OSError: ``video`` cannot be read, or ``path`` not be written.
     """
     import av
 
     try:
         with av.open(str(video)) as container:
-            stream = container.streams.video[0]
+            stream = next(iter(container.streams.video), None)
+            if stream is None or not 4 <= stream.height * stream.width <= VIDEO_PIXELS:
+                size = "none" if stream is None else f"one of {stream.width}x{stream.height} pixels"
+                raise UserError(
+                    f"{video}: holds {size}, a video of at most {VIDEO_PIXELS:,} pixels wanted",
+                    "move it away",
+                )
             rate_hz = float(stream.average_rate or FRAME_RATE_HZ) / 2
             height, width = (each // 4 * 2 for each in (stream.height, stream.width))
             last = -1
             with VideoWriter(path, (height, width), rate_hz) as writer:
                 for frame in container.decode(stream):
-                    time = int(frame.time * rate_hz)
+                    time = int((frame.time or 0.0) * rate_hz)
                     if time > last:
                         last = time
                         writer.add(frame.reformat(width, height, "rgb24").to_ndarray(), time)

@@ -152,21 +152,26 @@ def saved_config(verb: Verb, config: Any, run_dir: Path) -> Iterator[Callable[[]
 
     It does so where the run fails, or is interrupted and cannot be resumed, before it writes its artefact.
     """
-    from spikestill.common.atomic import write_text
+    from spikestill.common.atomic import write_bytes, write_text
+    from spikestill.common.limits import DOCUMENT_BYTES
     from spikestill.configs.loading import to_yaml
 
     if not verb.writes:
         yield lambda: None
         return
     path, artefact = run_dir / f"{verb.name}.config.yaml", run_dir / verb.artefact
-    before, stamp = path.read_text(encoding="utf-8") if path.is_file() else None, _stamp(artefact)
+    if path.is_file() and path.stat().st_size > DOCUMENT_BYTES:
+        raise UserError(
+            f"{path}: {path.stat().st_size:,} bytes, options have at most {DOCUMENT_BYTES:,}", "move it away"
+        )
+    before, stamp = path.read_bytes() if path.is_file() else None, _stamp(artefact)
 
     def put_back() -> None:
         if _stamp(artefact) == stamp:
             if before is None:
                 path.unlink(missing_ok=True)
             else:
-                write_text(path, before)
+                write_bytes(path, before)
 
     try:
         write_text(path, to_yaml(config))

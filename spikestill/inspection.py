@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from spikestill.common.atomic import write_text
 from spikestill.common.errors import MALFORMED, UserError, restoring
-from spikestill.common.limits import regular_file
+from spikestill.common.limits import HEADER_BYTES, regular_file
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult
 from spikestill.configs.pipeline import InspectConfig
 from spikestill.contents import Contents
-from spikestill.run_folder import HEADER_BYTES, document, entries, game_of
+from spikestill.run_folder import document, entries, game_of
 
 if TYPE_CHECKING:
     from spikestill.dataset.format import Header, Steps

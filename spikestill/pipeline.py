@@ -18,7 +18,8 @@ from typing import Any
 
 from spikestill.common.artefacts import GAME, INPUTS, REPORT, RESUMED_FROM, STATE, TEACHER
 from spikestill.common.atomic import write_text
-from spikestill.common.errors import UserError
+from spikestill.common.errors import MALFORMED, UserError
+from spikestill.common.json_file import read_object
 from spikestill.common.provenance import file_sha256
 from spikestill.common.stage import MOVE_AWAY, StageResult, stops_heard
 from spikestill.configs.loading import plain
@@ -40,20 +41,24 @@ class State:
         if not self.path.exists():
             return
         try:
-            saved = json.loads(self.path.read_text(encoding="utf-8"))
+            saved = read_object(self.path, "a pipeline's state", "give another --run_dir")
             if saved["schema"] != SCHEMA or saved["version"] != VERSION:
                 raise UserError(
                     f"{self.path}: schema {saved['schema']} {saved['version']}, {SCHEMA} {VERSION} wanted",
                     "give another --run_dir",
                 )
-            self.stages = {name: dict(stage) for name, stage in dict(saved["stages"]).items()}
-            self._hashes = {name: list(known) for name, known in dict(saved["hashes"]).items()}
-            self.game = saved.get("game")
-            if not isinstance(self.game, str | None) or any(
-                len(known) != 3 for known in self._hashes.values()
+            stages, hashes, self.game = saved["stages"], saved["hashes"], saved.get("game")
+            if not isinstance(self.game, str | None) or not all(
+                isinstance(held, dict) and all(isinstance(value, kind) for value in held.values())
+                for held, kind in ((stages, dict), (hashes, list))
             ):
-                raise ValueError("a game or a hash is not as it is written")
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
+                raise ValueError("a game, a stage or a hash is not as it is written")
+            if any(len(known) != 3 for known in hashes.values()):
+                raise ValueError("a hash has not size, time and SHA-256")
+            self.stages, self._hashes = stages, hashes
+        except UserError:
+            raise
+        except MALFORMED as error:
             raise UserError(
                 f"{self.path}: not a pipeline's state ({error})", "give another --run_dir"
             ) from error

@@ -23,6 +23,7 @@ from typing import Any
 
 from spikestill.common.atari import check_game
 from spikestill.common.atomic import atomic_path, write_text
+from spikestill.common.curve import lines as curve_lines
 from spikestill.common.errors import UserError
 from spikestill.common.provenance import Provenance, file_sha256, processor
 from spikestill.common.zoo import ROOT
@@ -49,9 +50,7 @@ def curve(path: Path, keys: tuple[str, ...]) -> tuple[list[dict[str, Any]], floa
     Raises:
         UserError: it is not there, or empty.
     """
-    lines = (
-        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
-    )
+    lines = [json.loads(line) for line in curve_lines(path)] if path.is_file() else []
     if not lines:
         raise UserError(
             f"{path}: the learning curve is missing or empty",

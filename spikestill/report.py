@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.charts import histogram, interval_chart, line_chart, png_uri
+from spikestill.common import curve
 from spikestill.common.agents import agent
 from spikestill.common.artefacts import BUFFER, CORE_MAP, GAME, REPORT, SMALL_GAME, STATE, STUDENT, TEACHER
 from spikestill.common.atomic import write_text
@@ -253,16 +254,23 @@ def learning_curve(path: Path, *, held_out: bool = True) -> list[str]:
 
 
 def _curves(path: Path, held_out: bool) -> list[str]:
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    if not lines:
+    names = ("samples", "agreement", "loss", "validation_agreement", "validation_loss")
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for line in curve.lines(path):
+        values = json.loads(line)
+        for name in names:
+            found[name].append(
+                float(values.get(name, np.nan) if name.startswith("validation") else values[name])
+            )
+    x = found["samples"]
+    if not x:
         return []
-    x = [float(line["samples"]) for line in lines]
-    if not all(abs(float(line[key])) < np.inf for line in lines for key in ("samples", "agreement", "loss")):
+    if not all(np.isfinite(found[name]).all() for name in names[:3]):
         raise ValueError("a line of it has a number that is not finite")
     charts = []
     for key, label, percent in (("agreement", "agreement with the teacher", True), ("loss", "loss", False)):
-        series = [("training batches", x, [float(line[key]) for line in lines])]
-        validated = [float(line.get(f"validation_{key}", np.nan)) for line in lines]
+        series = [("training batches", x, found[key])]
+        validated = found[f"validation_{key}"]
         if np.isfinite(validated).any():
             frames = "held out" if held_out else "frames of the training"
             series.append((f"{frames}, integer network", x, validated))

@@ -18,6 +18,7 @@ from typing import Any
 from spikestill.common.atari import PAPER_GAMES
 from spikestill.common.atomic import write_text
 from spikestill.common.errors import UserError
+from spikestill.common.json_file import read_object
 from spikestill.common.zoo import ROOT
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -59,10 +60,12 @@ def cells(path: Path) -> list[Cell]:
     if not path.is_file():
         return []
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_object(path, "what `spikestill sweep` wrote", "give its sweep.json")
         found = list(document["cells"])
         if document["schema"] != "spikestill.sweep" or not all("game" in cell for cell in found):
             raise KeyError("cells")
+    except UserError:
+        raise
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(
             f"{path}: not what `spikestill sweep` wrote ({error})", "give its sweep.json"
@@ -247,9 +250,7 @@ def keep(name: str, path: Path, documents: Path) -> None:
     """
     if name not in TABLES:
         raise UserError(f"no table {name!r}; known: {', '.join(TABLES)}", "give --sweep TABLE=FILE")
-    if not path.is_file():
-        raise UserError(f"{path}: no such file", "give the sweep.json of a sweep's folder")
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = read_object(path, "what `spikestill sweep` wrote", "give the sweep.json of a sweep's folder")
     kept = {
         "schema": "spikestill.sweep",
         "version": 1,

@@ -22,9 +22,9 @@ from spikestill.common.artefacts import (
     VERIFY,
 )
 from spikestill.common.errors import MALFORMED, UserError
+from spikestill.common.json_file import read_object
+from spikestill.common.limits import HEADER_BYTES
 
-HEADER_BYTES = 1 << 24
-DOCUMENT_BYTES = 1 << 26
 MADE = {
     "teach": TEACHER, "record": BUFFER, "distill": STUDENT, "map": CORE_MAP, "verify": VERIFY,
     "estimate": ESTIMATE, "play": PLAY, "evaluate": EVALUATE,
@@ -70,17 +70,7 @@ def document(path: Path) -> dict[str, Any]:
     Raises:
         UserError: it cannot be read.
     """
-    try:
-        if path.stat().st_size > DOCUMENT_BYTES:
-            raise ValueError(f"it has {path.stat().st_size:,} bytes, at most {DOCUMENT_BYTES:,} are read")
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("it holds no object")
-        return found
-    except MALFORMED as error:
-        raise UserError(
-            f"{path}: not what a stage wrote ({error})", "move it away, or make it again"
-        ) from error
+    return read_object(path, "what a stage wrote", "move it away, or make it again")
 
 
 def game_of_file(path: Path) -> str:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from spikestill.common.atari import STACK
 from spikestill.common.atomic import write_bytes
 from spikestill.common.legal import LegalActions, check_legal, legal_of_plain, legal_to_plain
-from spikestill.common.limits import NET_VALUES
+from spikestill.common.limits import NET_NEURONS, NET_PRODUCTS, NET_VALUES
 from spikestill.common.provenance import Provenance, check_content, content_sha256, warn_unchecked
 from spikestill.common.tensor_file import open_tensor_file
 
@@ -144,8 +144,12 @@ class IntegerNet:
         if not self.layers:
             raise ValueError("an integer net needs at least one layer")
         check_input_shape(self.input_shape)
-        for _ in self.shapes():
-            pass
+        sizes = [math.prod(shape) for shape in self.shapes()]
+        products = sum(size * layer.fan_in for size, layer in zip(sizes, self.layers, strict=True))
+        if sum(sizes) > NET_NEURONS or products > NET_PRODUCTS:
+            raise ValueError(
+                f"{sum(sizes):,} neurons that read {products:,} weights, at most {NET_NEURONS:,} and {NET_PRODUCTS:,}"
+            )
         if not 1 <= self.actions <= self.layers[-1].features:
             raise ValueError(f"{self.actions} actions for {self.layers[-1].features} output features")
 

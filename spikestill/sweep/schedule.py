@@ -8,7 +8,6 @@ under way goes on from its checkpoint.
 from __future__ import annotations
 
 import fcntl
-import json
 import secrets
 import sys
 import time
@@ -27,7 +26,17 @@ from spikestill.configs.sweep import SweepConfig, load_sweep
 from spikestill.sweep import table
 from spikestill.sweep.cluster import Cluster, Lost, joined
 from spikestill.sweep.plan import StageRun, plan, resolved
-from spikestill.sweep.worker import DONE, FAILED, FINISHED, OPTIONS, STOP, STOPPED, Job, run_stage
+from spikestill.sweep.worker import (
+    DONE,
+    FAILED,
+    FINISHED,
+    OPTIONS,
+    STOP,
+    STOPPED,
+    Job,
+    read_outcome,
+    run_stage,
+)
 from spikestill.verbs import VERBS
 
 VERSION = 1
@@ -110,7 +119,7 @@ class Sweep:
         for key, each in runs.items():
             path = self.folder(each) / DONE
             if path.is_file():
-                self.outcomes[key] = json.loads(path.read_text(encoding="utf-8"))
+                self.outcomes[key] = read_outcome(path)
 
     def folder(self, run: StageRun) -> Path:
         """Return the folder of a stage run."""

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from spikestill.common.atomic import write_text
+from spikestill.common.errors import UserError
+from spikestill.common.json_file import read_object
 
 DONE, ATTEMPTS, LOG, OPTIONS = "done.json", "attempts.jsonl", "log.txt", "options.yaml"
 STOP = "stop"
@@ -67,7 +69,7 @@ def run_stage(job: Job) -> dict[str, Any]:
                 return {"state": STOPPED, "node": node, "seconds": 0.0}
             time.sleep(PERIOD_S)
         if (folder / DONE).is_file():
-            return dict(json.loads((folder / DONE).read_text(encoding="utf-8")))
+            return read_outcome(folder / DONE)
         if (root / STOP).exists():
             return {"state": STOPPED, "node": node, "seconds": 0.0}
         _note(folder, "begins", node)
@@ -84,6 +86,21 @@ def run_stage(job: Job) -> dict[str, Any]:
             found["seconds"] = round(sum(line.get("seconds", 0.0) for line in attempts(folder)), 2)
             write_text(folder / DONE, json.dumps(found) + "\n")
         return found
+
+
+def read_outcome(path: Path) -> dict[str, Any]:
+    """Return what :func:`run_stage` found, from the file that it left.
+
+    Raises:
+        UserError: it is not what it wrote.
+    """
+    remedy = "move its folder away: the stage run begins anew"
+    found = read_object(path, "the outcome of a stage run", remedy)
+    if found.get("state") != FINISHED or not isinstance(found.get("summary"), dict):
+        raise UserError(
+            f"{path}: not the outcome of a stage run: it says no summary of a finished one", remedy
+        )
+    return found
 
 
 def attempts(folder: Path) -> list[dict[str, Any]]:

@@ -13,8 +13,10 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from spikestill.common.environment import Box, EnvironmentSpec, Observations
+from spikestill.common.limits import regular_file
 from spikestill.common.policy import Decision, Policy
 from spikestill.common.precision.rounding import number_format
+from spikestill.common.tensor_file import check_header
 from spikestill.teacher.control import fixed_file, networks
 from spikestill.teacher.control.agent_file import AgentFile, read_agent
 from spikestill.teacher.control.fixed_learner import load_fixed_policy
@@ -94,7 +96,9 @@ def load_policy(path: Path, environment: EnvironmentSpec) -> Policy:
 def schema_in(path: Path) -> str:
     """Return the schema that a safetensors file names, '' where it is none: its reader says what is wrong with it."""
     try:
+        regular_file(path, "file", "give an agent")
+        check_header(path)
         with safe_open(path, framework="np") as file:
             return str((file.metadata() or {}).get("schema", ""))
-    except (SafetensorError, OSError):
+    except (SafetensorError, OSError, ValueError):
         return ""

@@ -72,7 +72,8 @@ def warn_unchecked(path: Path, what: str = "format version 1") -> None:
     if path not in _warned:
         _warned.add(path)
         print(
-            f"warning: {path} has {what}, without a hash: damage would not be noticed. Make it again.",
+            f"warning: {path} has {what}, without a hash, which newer files have: damage in it would not be noticed. "
+            "Make it again with this version.",
             file=sys.stderr, flush=True,
         )  # fmt: skip
 

@@ -270,7 +270,10 @@ def _check(agent: AgentTrace, index: int, agents: int) -> None:
         any(not 1 <= side <= NET_VALUES for shape in agent.shapes for side in shape)
         or neurons > 8 * NET_VALUES
     ):
-        raise ValueError(f"agent {index} has layers of {agent.shapes}")
+        raise ValueError(
+            f"agent {index} has layers of {str(agent.shapes)[:200]}, {neurons:,} neurons; sides of 1..{NET_VALUES:,} "
+            f"and at most {8 * NET_VALUES:,} neurons wanted"
+        )
     packed = -(-neurons // 8)
     lengths = dict.fromkeys(("game", "action", "reward"), frames)
     lengths |= dict.fromkeys(("number", "frame", "chosen", "scores"), decisions) | {"kept": packed}
@@ -287,19 +290,33 @@ def _check(agent: AgentTrace, index: int, agents: int) -> None:
     for name in ARRAYS:
         found: npt.NDArray[Any] = getattr(agent, name)
         if found.ndim not in axes.get(name, (1,)) or found.dtype.kind not in kinds.get(name, "iuf"):
-            raise ValueError(f"{index}_{name} is {found.dtype} {found.shape}")
+            kind, number = kinds.get(name, "iuf"), " or ".join(map(str, axes.get(name, (1,))))
+            raise ValueError(
+                f"{index}_{name} is {found.dtype} {found.shape}, numbers of kind {' or '.join(kind)} with {number} "
+                "axes wanted"
+            )
         if len(found) != lengths.get(name, len(found)):
             raise ValueError(f"{index}_{name} has {len(found)} rows, {lengths[name]} wanted")
         if name in ("action", "reward") and not np.isfinite(found).all():
-            raise ValueError(f"{index}_{name} holds values that are not finite")
+            wrong = found[~np.isfinite(found)].flat[0]
+            raise ValueError(f"{index}_{name} holds {wrong}, finite numbers wanted")
     if agent.spikes.shape[1] != packed or len(agent.spikes) > decisions:
         raise ValueError(
             f"{index}_spikes is {agent.spikes.shape}, at most {decisions} rows of {packed} bytes wanted"
         )
     if decisions and (agent.number[0] < 0 or (np.diff(agent.number) <= 0).any()):
-        raise ValueError(f"{index}_number does not rise from 0")
+        at = int(np.argmax(np.diff(agent.number, prepend=-1) <= 0))
+        raise ValueError(
+            f"{index}_number does not rise from 0: decision {at} has {agent.number[at]}, more than the one before it "
+            "wanted"
+        )
     if decisions and not 0 <= agent.frame.min() <= agent.frame.max() < max(1, frames):
-        raise ValueError(f"{index}_frame is not 0..{frames - 1}")
+        raise ValueError(
+            f"{index}_frame is {agent.frame.min()}..{agent.frame.max()}, 0..{max(0, frames - 1)} wanted"
+        )
     leader = agent.leader
     if leader is not None and not (type(leader) is int and 0 <= leader < agents and leader != index):
-        raise ValueError(f"agent {index} watched agent {leader!r} of {agents}")
+        raise ValueError(
+            f"agent {index} watched agent {str(leader)[:60]!r} of {agents}, another's number 0..{agents - 1} or none "
+            "wanted"
+        )

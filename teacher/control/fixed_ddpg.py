@@ -43,6 +43,8 @@ PLACES = ("input", "activation", "error", "gradient", "weight", "value", "quanti
 
 MOST_INPUTS = 1 << 16
 """Of observations and actions of a file."""
+POWERS = ("powers.0", "powers.1")
+"""What errors call the powers of Adam's two decays."""
 
 
 class Batch(NamedTuple):
@@ -382,22 +384,33 @@ def from_arrays(arrays: Mapping[str, npt.NDArray[Any]], plain: Mapping[str, Any]
         ValueError, LookupError, TypeError: a value is out of range, or missing.
     """
     config = FixedPointConfig(**_options(plain["config"]))
-    whole = [plain[name] for name in ("observation_size", "action_size", "updates", "seed", "drawn")]
-    first, second = plain["powers"]
-    counts = [plain["saturated"][place] for place in PLACES]
-    if not all(type(number) is int and 0 <= number < 1 << 62 for number in (*whole, first, second, *counts)):
-        raise ValueError(f"sizes and counters are {str(whole + counts)[:200]}, whole numbers from 0 wanted")
-    if max(first, second) > 1 << POWER_FRACTION or not all(1 <= size <= MOST_INPUTS for size in whole[:2]):
+    numbers = {name: plain[name] for name in ("observation_size", "action_size", "updates", "seed", "drawn")}
+    if not isinstance(plain["powers"], list) or len(plain["powers"]) != 2:
         raise ValueError(
-            f"powers {first}, {second}, {whole[0]} observations, {whole[1]} actions are out of range"
+            f"powers are {str(plain['powers'])[:60]}, two of them wanted, one for each of Adam's moments"
         )
+    numbers |= {f"powers.{index}": power for index, power in enumerate(plain["powers"])}
+    if not isinstance(plain["saturated"], dict) or set(plain["saturated"]) != set(PLACES):
+        raise ValueError(f"saturated is {str(plain['saturated'])[:60]}, counts of {', '.join(PLACES)} wanted")
+    numbers |= {f"saturated.{place}": plain["saturated"][place] for place in PLACES}
+    for name, number in numbers.items():
+        sizes = name.endswith("_size")
+        low, high = (
+            int(sizes),
+            MOST_INPUTS if sizes else 1 << POWER_FRACTION if name in POWERS else (1 << 62) - 1,
+        )
+        if type(number) is not int or not low <= number <= high:
+            raise ValueError(f"{name} is {str(number)[:60]}, a whole number {low}..{high} wanted")
+    observations, actions = numbers["observation_size"], numbers["action_size"]
     networks = {
-        network: _network(arrays, network, _sizes(config, whole[0], whole[1], network), config.formats.bits)
+        network: _network(
+            arrays, network, _sizes(config, observations, actions, network), config.formats.bits
+        )
         for network in (ACTOR, CRITIC)
     }
     state = FixedState(
-        config, whole[0], whole[1], networks[ACTOR], networks[CRITIC], (first, second), whole[2], whole[3], whole[4],
-        dict(zip(PLACES, counts, strict=True)),
+        config, observations, actions, networks[ACTOR], networks[CRITIC], (numbers[POWERS[0]], numbers[POWERS[1]]),
+        numbers["updates"], numbers["seed"], numbers["drawn"], {place: plain["saturated"][place] for place in PLACES},
     )  # fmt: skip
     for network in (ACTOR, CRITIC):
         state.sites(network)  # a range that no format has is refused now
@@ -412,7 +425,8 @@ def _options(saved: Mapping[str, Any]) -> dict[str, Any]:
         numbers = value if isinstance(value, tuple) else (value,)
         wanted = (int, float) if isinstance(usual, float) or field.name == "betas" else (type(usual), int)
         if any(type(number) not in wanted for number in numbers):
-            raise ValueError(f"option {field.name} is {str(value)[:60]}")
+            names = " or ".join(dict.fromkeys(kind.__name__ for kind in wanted if kind is not tuple))
+            raise ValueError(f"option {field.name} is {str(value)[:60]}, {names} wanted")
     return options
 
 
@@ -429,10 +443,16 @@ def _network(
             have = "missing" if array is None else f"{array.dtype} {array.shape}"
             raise UserError(f"{name} is {have}, {want[0]} {want[1]} wanted", "give another checkpoint")
         if int(array.max()) >= 1 << (bits - 1) or int(array.min()) < -(1 << (bits - 1)):
-            raise ValueError(f"{name} holds values of more than {bits} bits")
+            raise ValueError(
+                f"{name} holds values of more than {bits} bits: {array.min()}..{array.max()}, "
+                f"{-(1 << (bits - 1))}..{(1 << (bits - 1)) - 1} wanted"
+            )
         if field.name == "v_N" and int(array.min()) < 0:
-            raise ValueError(f"{name} holds values below 0")
+            raise ValueError(f"{name} holds values below 0: {array.min()}, second moments from 0 wanted")
         if ranges and (array[:, 0] > array[:, 1]).any():
-            raise ValueError(f"{name} holds a range whose end is before its beginning")
+            wrong = array[array[:, 0] > array[:, 1]][0]
+            raise ValueError(
+                f"{name} holds a range whose end is before its beginning: {wrong[0]}..{wrong[1]}, low..high wanted"
+            )
         found[field.name] = np.array(array)
     return NetworkState(**found)

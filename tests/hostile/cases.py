@@ -114,6 +114,9 @@ def subjects() -> list[Subject]:
         (record_teacher, 3),
     )
     add("student", "teacher.safetensors", damage.tensors, (play("teacher"), 2), (play("fixed"), 1))
+    add(
+        "games", "student.safetensors", damage.tensors, (student, 10), (inspect("student.safetensors"), 6), (map_, 2)
+    )  # fmt: skip
     add("trace", "trace.h5", damage.hdf5, (trace, 20), (replay, 4), (compare, 6), named="")
     add("journal", "buffer.h5.journal", damage.journal, (journalled, 15), (inspected_journal, 8), named="")
     add("agents", "agent.pth", damage.archive, (import_("agent.pth"), 8))
@@ -164,6 +167,8 @@ def subjects() -> list[Subject]:
             )  # fmt: skip
         add("numbers", "buffer.h5", damage.hdf5, (buffer, 10), (inspect("buffer.h5"), 5), (record_numbers, 2))
     add("pipeline", "pipeline.json", damage.document, (run, 8), (report, 2), named="")
+    add("pipeline", "distill.jsonl", damage.lines, (report, 2))
+    add("pipeline", "run.config.yaml", damage.recipe, (report, 1))
     for name in ("verify.json", "play.json", "evaluate.json", "estimate.json"):
         add("pipeline", name, damage.document, (report, 2), (inspect_folder, 2), named="")
     add("recipes", "recipe.yaml", damage.recipe, (doubted("record"), 30), named="")

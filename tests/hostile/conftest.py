@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.hostile.corpus import make
+from tests.hostile.fuzz import Peak
+
+
+@pytest.fixture(scope="module")
+def peak() -> Iterator[Peak]:
+    """What watches the memory of this process and of those that it started."""
+    thread = Peak()
+    thread.start()
+    yield thread
+    thread.stop()
 
 
 @pytest.fixture(scope="session")

@@ -47,6 +47,16 @@ def student(folder: Path) -> None:
     spikestill("record", "pong", "--frames", 192, "--num_envs", 2, "--flush_every", 64, "--run_dir", folder)
 
 
+def games(folder: Path) -> None:
+    """A student of two games and its core map."""
+    from spikestill.common.provenance import Provenance
+    from spikestill.student.integer_net import save
+    from tests.student.test_games import joint
+
+    save(joint(), folder / "student.safetensors", Provenance.of({"recipe": "fuzz"}, 0))
+    spikestill("map", "--hardware", "ns1e", "--run_dir", folder)
+
+
 def trace(folder: Path) -> None:
     """Two traces of a game that a core map played and a teacher watched."""
     student(folder)
@@ -232,7 +242,7 @@ def recipes(folder: Path) -> None:
 MAKERS: dict[str, Callable[[Path], None]] = {
     maker.__name__: maker
     for maker in (
-        student, trace, numbers, journal, agents, teach, distill, control, fixed, pipeline, recipes,
+        student, games, trace, numbers, journal, agents, teach, distill, control, fixed, pipeline, recipes,
     )
 }  # fmt: skip
 

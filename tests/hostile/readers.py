@@ -94,7 +94,8 @@ def student(folder: Path) -> str:
     parts = [
         part for layer in net.layers for part in (layer.weight_OIHW, layer.theta_O, layer.stride, layer.pad)
     ]
-    return digest(*parts, net.actions, list(net.input_shape), net.game, dataclasses.asdict(provenance))
+    named = list(net.input_shape), net.game, str(net.legal)
+    return digest(*parts, net.actions, *named, dataclasses.asdict(provenance))
 
 
 def teacher(folder: Path) -> str:

@@ -11,9 +11,13 @@ import pytest
 
 from spikestill import cli
 from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance
 from spikestill.common.run_lock import run_lock
 from spikestill.common.surroundings import check_thread_counts
 from spikestill.common.zoo import zoo_path
+from spikestill.student.architectures import LayerSpec
+from spikestill.student.integer_net import save
+from tests.nets import random_net
 
 STUDENT = zoo_path("pong", "student-1chip.safetensors")
 
@@ -93,6 +97,35 @@ def test_the_second_command_in_a_run_folder_says_who_is_there(tmp_path):
         assert done.returncode == cli.FAILED
         assert f"`spikestill teach` (process {os.getpid()}" in done.stderr
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["teach", "pong"], ["import", "agent.zip", "--game", "pong"], ["record", "pong"], ["distill"], ["map"],
+        ["run", "pong"], ["sweep", "table2"],
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_nothing_is_made_where_another_command_makes_something(words, tmp_path, capsys):
+    assert words[0] in cli.MAKERS
+    with run_lock(tmp_path, "teach"):
+        before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+        assert cli.main([*words, "--run_dir", str(tmp_path)]) == cli.FAILED
+        assert f"`spikestill teach` (process {os.getpid()}" in capsys.readouterr().err
+        assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_two_of_a_command_that_only_reads_do_not_share_a_folder(tmp_path, capsys):
+    """And what makes something may be at work beside them."""
+    save(random_net((LayerSpec(8, 8, 8, 0, 1),), 3), tmp_path / "student.safetensors", Provenance.of({}, 0))
+    few = ["--frames", "2", "--naive_frames", "1", "--lava_frames", "0", "--stock_frames", "0"]
+    with run_lock(tmp_path, "verify", ".lock-verify"):
+        assert cli.main(["verify", *few, "--run_dir", str(tmp_path)]) == cli.FAILED
+        assert f"`spikestill verify` (process {os.getpid()}" in capsys.readouterr().err
+    with run_lock(tmp_path, "teach"):
+        cli.main(["verify", *few, "--run_dir", str(tmp_path)])
+        assert "at work there" not in capsys.readouterr().err
 
 
 def test_a_lock_goes_with_its_process(tmp_path):

@@ -5,36 +5,15 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import h5py
 import pytest
 
-from spikestill.common.errors import UserError
 from spikestill.configs.importing import ImportConfig
 from spikestill.deploy.core_map import load
 from spikestill.teacher.importing import run as import_agent
-from tests.hostile.fuzz import BYTES, SECONDS, Peak, used_seconds
-
-MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def peak() -> Iterator[Peak]:
-    thread = Peak()
-    thread.start()
-    yield thread
-    thread.stop()
-
-
-def refused(read: Callable[[], object], peak: Peak, match: str) -> None:
-    """Assert that ``read`` is refused before it has taken much."""
-    memory, before = peak.restart(), used_seconds()
-    with pytest.raises(UserError, match=match):
-        read()
-    assert used_seconds() - before < SECONDS
-    assert max(peak.bytes, peak.shared_once()) - memory < BYTES
+from tests.hostile.measured import MIB, refused
 
 
 def declare_cores(path: Path, cores: int) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from spikestill.common import guard as guards
-from spikestill.common.confinement import CALLS, filter_program
 from spikestill.common.guard import Guard, GuardedError
 from spikestill.common.limits import MIB
 
@@ -105,13 +104,3 @@ def test_a_guard_that_has_ended_is_started_again(guard):
     guard._process.kill()
     guard._process.wait()
     assert ask(guard, "echo", value=3)[0] == 3
-
-
-@pytest.mark.parametrize("machine", sorted(CALLS))
-def test_every_jump_of_a_filter_lands_in_it(machine):
-    content = filter_program(machine)
-    steps = [content[at : at + 8] for at in range(0, len(content), 8)]
-    for index, step in enumerate(steps):
-        if step[0] & 7 == 5:
-            assert index + 1 + max(step[2], step[3]) < len(steps)
-    assert steps[-1][0] == 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import signal
@@ -92,6 +93,34 @@ def test_others_save_too(tmp_path, words, ready, left):
         cli.INTERRUPTED,
     )
     assert (tmp_path / left).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("verb", ["distill", "run"])
+def test_a_distillation_is_saved_too_alone_and_in_a_pipeline(verb, copied, capsys):
+    folder = copied("student")
+    (folder / "student.safetensors").unlink()
+    (folder / "recipe.yaml").write_text(
+        "distill: {steps: 1000000, batch_size: 8, log_steps: 100, hint_components: 4}\n"
+        "record: {frames: 192, num_envs: 2, flush_every: 64}\n"
+    )
+    words = ["run", "pong", "--config", "recipe.yaml"]
+    if verb == "distill":
+        words = ["distill", "--steps", "1000000", "--batch_size", "8", "--hint_components", "4"]
+    else:
+        for path in folder.iterdir():
+            if path.name not in ("teacher.safetensors", "recipe.yaml"):
+                path.unlink()
+    assert in_a_terminal([*words, "--run_dir", str(folder)], folder, b"distill:   0%|") == cli.INTERRUPTED
+    assert not (folder / ".lock").exists()
+    assert not (folder / "student.safetensors").exists()
+    assert cli.main(["inspect", str(folder / "distill-checkpoint.safetensors"), "--json"]) == 0
+    assert 0 < json.loads(capsys.readouterr().out.splitlines()[-1])["step"] < 1_000_000
+    if verb == "run":
+        stages = json.loads((folder / "pipeline.json").read_text())["stages"]
+        assert stages["record"]["finished"]
+        assert not stages["distill"]["finished"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -87,6 +87,18 @@ def test_external_storage_of_a_buffer_is_refused(buffer, tmp_path):
         open_buffer(buffer)
 
 
+def test_a_buffer_whose_rows_lie_in_another_file_is_refused(buffer, tmp_path):
+    """HDF5's virtual datasets: one that is made of parts of others."""
+    shutil.copy(buffer, tmp_path / "other.h5")
+    with h5py.File(buffer, "r+") as file:
+        layout = h5py.VirtualLayout(file["reward"].shape, file["reward"].dtype)
+        layout[:] = h5py.VirtualSource("other.h5", "reward", file["reward"].shape)
+        del file["reward"]
+        file.create_virtual_dataset("reward", layout)
+    with pytest.raises(UserError, match="reward keeps its content outside the file"):
+        open_buffer(buffer)
+
+
 @pytest.mark.parametrize("rows", [10**6, 10**9, 10**12, 2**62])
 def test_declared_rows_are_compared_with_the_file_first(buffer, rows):
     with h5py.File(buffer, "r+") as file:

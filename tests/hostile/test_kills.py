@@ -107,7 +107,7 @@ def test_a_command_that_is_struck_leaves_what_is_whole_and_is_done_again(verb, n
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_pipeline_that_is_struck_again_and_again_comes_to_its_end(number, copied):
     whole = copied("pipeline")
     # All but the teacher and the recipe: it begins anew.
@@ -121,6 +121,10 @@ def test_a_pipeline_that_is_struck_again_and_again_comes_to_its_end(number, copi
         assert status in (0, cli.INTERRUPTED, -number), told
         assert "Traceback" not in told
         assert "unexpected" not in told
+        if number != signal.SIGKILL:
+            assert status >= 0, told
+            assert not list(whole.glob(".lock*"))
+            assert not list(whole.glob("*.tmp*"))
         check_whole(whole, made)
     assert struck(words, whole, signal.SIGCONT, 0.0) == 0, (whole.parent / "told").read_text()
     stages = json.loads((whole / made).read_text())["stages"]

@@ -63,6 +63,40 @@ def test_a_program_that_names_more_than_arithmetic_is_refused_by_its_code(body):
         allowed_archive(scripted(body), OPERATORS)
 
 
+class Reading(nn.Module):
+    """A network that maps a file as soon as it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.ones(6, 4 * 84 * 84)
+
+    def forward(self, x):
+        return x.flatten(1) @ self.weight.t()
+
+    @torch.jit.export
+    def __getstate__(self):
+        return (self.weight, self.training)
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[torch.Tensor, bool]):
+        read = torch.from_file("/etc/hostname", False, 1, dtype=torch.uint8)
+        self.weight, self.training = state[0] + read.sum(), state[1]
+
+
+def test_what_a_program_does_when_it_is_read_is_looked_at_too(tmp_path):
+    content = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.script(Reading()), content)
+    with pytest.raises(Disallowed, match="its code names from_file"):
+        allowed_archive(content.getvalue(), OPERATORS)
+    (tmp_path / "net.ts").write_bytes(content.getvalue())
+    with pytest.raises(
+        UserError, match=r"net\.ts: .*could do more than arithmetic: its code names from_file"
+    ):
+        run(ImportConfig(path=tmp_path / "net.ts", game="pong"), tmp_path / "run")
+
+
 def test_an_object_of_a_class_of_cpp_is_refused():
     class Packed(nn.Module):
         def __init__(self):
@@ -155,6 +189,67 @@ def test_an_imported_program_is_confined_when_it_plays(tmp_path: Path):
     with pytest.raises(UserError, match=r"teacher\.safetensors"):
         load_teacher(path).q_values(np.zeros((1, 4, 84, 84), np.uint8))
     assert victim.read_text() == "precious" * 20
+
+
+WITHOUT_THE_LIST = (
+    "import sys; sys.path[:] = sys.argv[3:]; import spikestill.teacher.program_child as child; "
+    "child.allowed_archive = lambda content, operators: bytes(content); child.main()"
+)
+WITHOUT_FENCES = (
+    "import sys; sys.path[:] = sys.argv[3:]; import spikestill.teacher.program_child as child; "
+    "child.confine = lambda: (); child.main()"
+)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_fences_hold_without_the_list(tmp_path, monkeypatch, shared):
+    """The list of operators is one defence; a process without rights is another, and stands alone."""
+    monkeypatch.setattr("spikestill.teacher.program.START", WITHOUT_THE_LIST)
+    victim = tmp_path / "victim"
+    victim.write_text("precious" * 20)
+    mapped = f'torch.from_file("{victim}", {shared}, 100, dtype=torch.uint8)'
+    with pytest.raises(
+        UserError, match=r"net\.ts: .*(unable to open file|Operation not permitted|Permission)"
+    ):
+        ask(scripted(f"x = x + {mapped + ('.fill_(65)' if shared else '')}.float().sum()"))
+    assert victim.read_text() == "precious" * 20
+
+
+def test_torchscript_is_refused_where_no_fence_stands(monkeypatch):
+    monkeypatch.setattr("spikestill.teacher.program.START", WITHOUT_FENCES)
+    with pytest.raises(UserError, match=r"net\.ts: .*neither seccomp nor Landlock.*Export it as ONNX"):
+        ask(scripted("x = x * 2"))
+
+
+def test_a_loop_without_end_that_begins_in_a_game_ends_too():
+    """It answers while it is looked at, and is busy for ever with a stack of black frames."""
+    network = start(
+        Program(scripted("while bool(x.sum() == 0):\n    x = x * 1"), "torchscript", 1.0, 0), "net.ts"
+    )
+    assert probe(network, "net.ts").shape == (2, 6)
+    with pytest.raises(
+        UserError, match=r"net\.ts: the program had no answer after [0-9.]+ s of the processor"
+    ):
+        network(np.zeros((1, 4, 84, 84), np.uint8))
+
+
+def test_a_flipped_bit_in_torchscript_is_refused(tmp_path):
+    """PyTorch reads other weights without a word."""
+    net, content = nn.Sequential(nn.Flatten(), nn.Linear(4 * 84 * 84, 6)), io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.trace(net, torch.zeros(2, 4, 84, 84)), content)
+    whole = bytearray(content.getvalue())
+    with zipfile.ZipFile(content) as archive:
+        largest = max(archive.infolist(), key=lambda entry: entry.file_size)
+    whole[largest.header_offset + largest.file_size // 2] ^= 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        again = torch.jit.load(io.BytesIO(bytes(whole)))
+    assert not all(torch.equal(*pair) for pair in zip(again.parameters(), net.parameters(), strict=True))
+    (tmp_path / "net.ts").write_bytes(whole)
+    with pytest.raises(UserError, match=r"net\.ts: a damaged archive: Bad CRC-32"):
+        run(ImportConfig(path=tmp_path / "net.ts", game="pong"), tmp_path / "run")
 
 
 def test_an_endless_loop_ends_with_an_error():

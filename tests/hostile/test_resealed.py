@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,10 @@ from spikestill.common.training import check_arrays, check_counters, going_on_fr
 from spikestill.configs.control import ControlConfig
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.fixed_point import FixedPointConfig
-from spikestill.configs.pipeline import ReportConfig
+from spikestill.configs.pipeline import InspectConfig, ReportConfig
 from spikestill.configs.play import ReplayConfig
+from spikestill.inspection import run as inspect
+from spikestill.pipeline import State
 from spikestill.report import run as report
 from spikestill.runtime.replay import run as replay
 from spikestill.runtime.trace import AgentTrace, PlayTrace, load, save
@@ -29,6 +32,7 @@ from spikestill.teacher.control.agent_file import save_agent
 from spikestill.teacher.control.fixed_learner import FixedLearner
 from spikestill.teacher.control.policy import load_policy
 from spikestill.teacher.control.replay import Replay
+from tests.hostile import damage
 
 TASK = "cartpole_swingup"
 PROVENANCE = Provenance.of({}, 0)
@@ -45,18 +49,18 @@ def fixed_parts():
     ("name", "value", "message"),
     [
         ("config.hidden", [4096] * 500, "actor.weight_N is int32"),
-        ("config.hidden", [4.0, 3], "option hidden is"),
+        ("config.hidden", [4.0, 3], r"option hidden is \(4\.0, 3\), int wanted"),
         ("config.variant", 3, "FixedPointConfig.variant is 3; known"),
         ("config.noise", "nan", "option noise is nan"),
-        ("observation_size", 2**40, "out of range"),
-        ("action_size", -1, "whole numbers from 0 wanted"),
-        ("updates", 10**40, "whole numbers from 0 wanted"),
-        ("seed", None, "whole numbers from 0 wanted"),
-        ("drawn", 0.5, "whole numbers from 0 wanted"),
-        ("powers", [1], "unpack"),
-        ("powers", [2**40, 1], "out of range"),
-        ("saturated", {}, "KeyError"),
-        ("saturated", [], "TypeError"),
+        ("observation_size", 2**40, r"observation_size is 1099511627776, a whole number 1\.\.65536 wanted"),
+        ("action_size", -1, r"action_size is -1, a whole number 1\.\.65536 wanted"),
+        ("updates", 10**40, r"updates is 1000.*, a whole number 0\.\.4611686018427387903 wanted"),
+        ("seed", None, r"seed is None, a whole number 0\.\."),
+        ("drawn", 0.5, r"drawn is 0\.5, a whole number 0\.\."),
+        ("powers", [1], r"powers are \[1\], two of them wanted"),
+        ("powers", [2**40, 1], r"powers\.0 is 1099511627776, a whole number 0\.\.1073741824 wanted"),
+        ("saturated", {}, "saturated is {}, counts of .* wanted"),
+        ("saturated", [], r"saturated is \[\], counts of .* wanted"),
     ],
 )
 def test_a_fixed_point_agent_of_wicked_values_is_refused(tmp_path, name, value, message):
@@ -111,7 +115,7 @@ def test_the_file_of_a_fixed_point_agent_is_named(tmp_path):
     path = tmp_path / "agent.safetensors"
     state = fixed_ddpg.initial_state(FixedPointConfig(hidden=(4, 3)), 5, 1, 0)
     fixed_file.save(path, dataclasses.replace(state, updates=-1), TASK, PROVENANCE)
-    with pytest.raises(UserError, match=r"agent\.safetensors: .*whole numbers from 0 wanted"):
+    with pytest.raises(UserError, match=r"agent\.safetensors: .*updates is -1, a whole number 0\.\."):
         fixed_file.read(path)
 
 
@@ -340,3 +344,60 @@ def test_a_report_trusts_no_curve(tmp_path, line):
     path.write_text(line + "\n")
     with pytest.raises(UserError, match=r"distill\.jsonl: its content does not fit"):
         learning_curve(path)
+
+
+# --- what a pipeline remembers
+
+STATE = {
+    "schema": "spikestill.pipeline", "version": 1, "game": "pong",
+    "stages": {"record": {"key": "0" * 64, "finished": True, "seconds": 1.5, "artefact": "buffer.h5", "summary": {}}},
+    "hashes": {"buffer.h5": [192, 1_700_000_000, "0" * 64]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema": "spikestill.student"}, {"version": 2}, {"version": None}, {"game": 3}, {"stages": []},
+        {"stages": {"record": 3}}, {"stages": None}, {"hashes": {"buffer.h5": [1, 2]}}, {"hashes": [[1]]},
+        {"hashes": {"buffer.h5": 3}}, {"game": ["pong"]},
+    ],
+)  # fmt: skip
+def test_a_pipeline_trusts_no_state(tmp_path, change):
+    path = tmp_path / "pipeline.json"
+    path.write_text(json.dumps(STATE))
+    assert State(tmp_path).game == "pong"
+    path.write_text(json.dumps(STATE | change))
+    with pytest.raises(UserError, match=r"pipeline\.json: "):
+        State(tmp_path)
+
+
+def refusal(read: Callable[[], object]) -> str | None:
+    """Return how ``read`` is refused, None where it is not."""
+    try:
+        read()
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def test_whatever_a_state_says_it_is_read_or_refused_by_name(tmp_path):
+    path, refused = tmp_path / "pipeline.json", 0
+    for seed in range(300):
+        path.write_bytes(damage.document(json.dumps(STATE).encode(), np.random.default_rng(seed)))
+        told = refusal(lambda: State(tmp_path))
+        refused += told is not None
+        assert told is None or "pipeline.json: " in told
+    assert 50 < refused < 300
+
+
+@pytest.mark.parametrize("name", ["pipeline", "evaluate", "play"])
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 100_000, '"\\ud800"', "NaN", "1e999", ""])
+def test_documents_with_odd_values_are_refused_by_name(tmp_path, name, value):
+    path = tmp_path / f"{name}.json"
+    path.write_text(f'{{"schema": "spikestill.{name}", "version": {value}}}')
+    told = refusal(
+        lambda: State(tmp_path) if name == "pipeline" else inspect(InspectConfig(path=path), tmp_path)
+    )
+    assert told is not None
+    assert f"{name}.json: " in told

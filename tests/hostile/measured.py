@@ -1,0 +1,29 @@
+"""What a refusal costs: the processor's time and the memory of this process and of those that it started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from spikestill.common.errors import UserError
+from tests.hostile.fuzz import BYTES, SECONDS, Peak, used_seconds
+from tests.hostile.readers import Refused
+
+MIB = 1 << 20
+
+
+def refused(read: Callable[[], object], peak: Peak, match: str, seconds: float = SECONDS) -> None:
+    """Assert that ``read`` is refused in these words, before it has taken much.
+
+    Args:
+        read: reads a hostile file, directly or by a command.
+        peak: watches the memory.
+        match: what the refusal says.
+        seconds: of the processor that it may take; what a good file takes is not taken off.
+    """
+    memory, before = peak.restart(), used_seconds()
+    with pytest.raises((UserError, Refused), match=match):
+        read()
+    assert used_seconds() - before < seconds
+    assert max(peak.bytes, peak.shared_once()) - memory < BYTES

@@ -72,7 +72,8 @@ def map_with_gains(
     gains["prune"] = f"{every - live:,} of {every:,} neurons are read by nothing"
     if live > spec.cores * spec.neurons:
         raise UserError(
-            f"the net has {live:,} neurons that are read, {spec.name} has {spec.cores * spec.neurons:,}",
+            f"the net has {live:,} neurons that are read and at the least needs {-(-live // spec.neurons)} cores, "
+            f"{spec.name} has {spec.cores} ({spec.chips} chips)",
             "map a smaller student or choose hardware with more chips",
         )
     cores = replicate(layers, tile(layers, spec), spec)

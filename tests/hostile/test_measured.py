@@ -179,7 +179,7 @@ def student_of_many_large_layers(folder: Path, _: Copied) -> Callable[[], object
 
 
 @case(
-    r"the net has [\d,]+ neurons that are read, ns1e has 1,048,576",
+    r"the net has [\d,]+ neurons that are read and at the least needs \d+ cores, ns1e has 4096",
     "student/student.safetensors",
 )
 def student_that_no_board_holds(folder: Path, _: Copied) -> Callable[[], object]:

@@ -105,11 +105,11 @@ def verdict(ranges: list[dict[str, Any]]) -> str:
     """Return in words who can play what :func:`check_ranges` let through."""
     wide = [row for row in ranges if not row["fits"]]
     if not wide:
-        return "RANC's simulator and its RTL hold it"
+        return "RANC's simulator can play it, and so can RANC's RTL"
     row = wide[0]
     return (
-        f"RANC's simulator holds it; its RTL does not: {row['high'] + 1:,} outputs, a packet of the RTL names "
-        f"{row['allowed'][1] + 1}"
+        f"RANC's simulator can play it. RANC's RTL cannot, for it has room for {row['allowed'][1] + 1} outputs and this "
+        f"has {row['high'] + 1:,}"
     )
 
 

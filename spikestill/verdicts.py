@@ -213,7 +213,10 @@ def _played(found: Summary, agent: str) -> Iterator[str]:
     latency = found["latency_ms"]
     told = ""
     if latency.get("p99") is not None:
-        told = f" An action came {latency['p99']:.3g} ms after the frame (99 of 100), {latency['max']:.3g} ms at most."
+        told = (
+            f" 99 of 100 actions came within {latency['p99']:.3g} ms of the frame, the slowest after "
+            f"{latency['max']:.3g} ms."
+        )
     if misses:
         yield f"{misses:,} of {decisions:,} decisions came too late, and the last action was held.{told}"
     else:
@@ -244,8 +247,10 @@ def _scored(found: Summary, who: str) -> Iterator[str]:
         yield f"Random play scores {chance['mean']:,.4g}."
     if teacher is not None:
         share = found.get("percent_of_margin")
-        part = "" if share is None else f": {share:.1f} % of its margin over random play"
-        yield f"The teacher scores {teacher['mean']:,.4g}{part}."
+        part = (
+            "" if share is None else f" The agent has {share:.1f} % of the teacher's margin over random play."
+        )
+        yield f"The teacher scores {teacher['mean']:,.4g}.{part}"
     if found["episodes"] < FEW_GAMES:
         yield "So few games give a rough figure; 100 are the rule."
 

@@ -28,7 +28,8 @@ CHANCE = {"mean": 150.0, "ci95": (140.0, 160.0)}
 def test_a_game_in_real_time() -> None:
     assert verdict("play", PLAYED) == [
         "Pong, agent cores: 18 in 1 game.",
-        "None of 900 decisions came too late. An action came 1.31 ms after the frame (99 of 100), 2.2 ms at most.",
+        "None of 900 decisions came too late. "
+        "99 of 100 actions came within 1.31 ms of the frame, the slowest after 2.2 ms.",
     ]
     unfinished = verdict("play", PLAYED | {"games": 0, "score": -3.0, "misses": 12})
     assert "no game was finished; the one under way stands at -3." in unfinished[0]
@@ -41,7 +42,7 @@ def test_a_score_beside_its_teacher_and_chance() -> None:
     assert words == [
         "Space Invaders, agent student: 400 on average over 100 games (95 % interval 390 to 410).",
         "Random play scores 150.",
-        "The teacher scores 500: 71.4 % of its margin over random play.",
+        "The teacher scores 500. The agent has 71.4 % of the teacher's margin over random play.",
     ]
 
 

@@ -108,8 +108,8 @@ def verdict(ranges: list[dict[str, Any]]) -> str:
         return "RANC's simulator can play it, and so can RANC's RTL"
     row = wide[0]
     return (
-        f"RANC's simulator can play it. RANC's RTL cannot, for it has room for {row['allowed'][1] + 1} outputs and this "
-        f"has {row['high'] + 1:,}"
+        f"RANC's simulator can play it. RANC's RTL cannot, for it has room for {row['allowed'][1] + 1} outputs and "
+        f"this has {row['high'] + 1:,}"
     )
 
 

@@ -255,6 +255,24 @@ def _scored(found: Summary, who: str) -> Iterator[str]:
         yield "So few games give a rough figure; 100 are the rule."
 
 
+def _replay(found: Summary) -> Iterator[str]:
+    yield from _beside(found, f"Agent {found['agent']}", f"agent {found['played_by']} in {found['trace']}")
+
+
+def _compare(found: Summary) -> Iterator[str]:
+    one, other = found["agents"]
+    yield from _beside(found, f"Agent {one} of {found['trace']}", f"agent {other} of {found['other']}")
+
+
+def _beside(found: Summary, one: str, other: str) -> Iterator[str]:
+    if found["same"]:
+        yield f"{one} played the same as {other}."
+    else:
+        yield f"{one} did not play the same as {other}. The first difference is {found['first_difference']}."
+    spikes = f", and the spikes of {count(found['spikes'], 'decision')}" if found["spikes"] else ""
+    yield f"Compared: {count(found['frames'], 'frame')} and {count(found['decisions'], 'decision')}{spikes}."
+
+
 def _run(found: Summary) -> Iterator[str]:
     low, high = found["ci95"]
     share, chance = found.get("percent_of_margin"), found.get("random")
@@ -270,6 +288,24 @@ def _run(found: Summary) -> Iterator[str]:
         yield cut
     yield f"All stages took {duration(sum(found['seconds'].values()))}."
     yield f"Report: {found['report']}"
+
+
+def _sweep(found: Summary) -> Iterator[str]:
+    if found["done"] == found["stage_runs"]:
+        yield f"All {count(found['trials'], 'trial')} done: {count(found['stage_runs'], 'stage run')}."
+    else:
+        yield f"{found['done']:,} of {count(found['stage_runs'], 'stage run')} done; the same command goes on."
+    for row in found["table"]:
+        # What was chosen is text, what was measured numbers.
+        chosen = "".join(
+            f", {name} {row[name]}" for name in row if isinstance(row[name], str) and name != "game"
+        )
+        score = "no score"
+        if "mean" in row:
+            low, high = row["ci95"]
+            score = f"{row['mean']:,.4g} on average (95 % interval {low:,.4g} to {high:,.4g})"
+        yield f"  {title(row['game'])}{chosen}: {score}"
+    yield f"The whole table: {found['page']}"
 
 
 def _report(found: Summary) -> Iterator[str]:
@@ -290,6 +326,7 @@ def _doctor(found: Summary) -> Iterator[str]:
 VERDICTS: dict[str, Callable[[Summary], Iterator[str]]] = {
     "teach": _teach, "import": _import, "record": _record, "distill": _distill, "map": _map, "verify": _verify,
     "estimate": _estimate, "export": _export, "play": _play, "evaluate": _evaluate, "run": _run,
+    "replay": _replay, "compare": _compare, "sweep": _sweep,
     "report": _report, "doctor": _doctor,
 }  # fmt: skip
 

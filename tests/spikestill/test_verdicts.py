@@ -65,6 +65,35 @@ def test_a_run_whose_student_plays_at_random_says_so() -> None:
     assert not any("no better" in line for line in better)
 
 
+def test_traces_that_are_equal_and_traces_that_differ() -> None:
+    found = {"frames": 120, "decisions": 30, "spikes": 30, "same": True, "first_difference": None}
+    assert verdict("replay", found | {"trace": "game.h5", "played_by": "cores", "agent": "student"}) == [
+        "Agent student played the same as agent cores in game.h5.",
+        "Compared: 120 frames and 30 decisions, and the spikes of 30 decisions.",
+    ]
+    found |= {"spikes": 0, "same": False, "first_difference": "the scores of decision 3"}
+    assert verdict("compare", found | {"trace": "a.h5", "other": "b.h5", "agents": ["cores", "lava"]}) == [
+        "Agent cores of a.h5 did not play the same as agent lava of b.h5. "
+        "The first difference is the scores of decision 3.",
+        "Compared: 120 frames and 30 decisions.",
+    ]
+
+
+def test_a_sweep_tells_what_was_chosen_and_what_it_scored() -> None:
+    row = {"game": "pong", "distill.temperature": "0.01", "seeds": 1, "done": 1, "hours": 0.2}
+    found = {"trials": 2, "stage_runs": 6, "done": 6, "page": "sweep.html"}
+    table = [row | {"mean": 12.0, "ci95": [10.0, 14.0]}, row | {"distill.temperature": "1.0"}]
+    assert verdict("sweep", found | {"table": table}) == [
+        "All 2 trials done: 6 stage runs.",
+        "  Pong, distill.temperature 0.01: 12 on average (95 % interval 10 to 14)",
+        "  Pong, distill.temperature 1.0: no score",
+        "The whole table: sweep.html",
+    ]
+    assert verdict("sweep", found | {"done": 3, "table": []})[0] == (
+        "3 of 6 stage runs done; the same command goes on."
+    )
+
+
 def test_one_game_has_no_interval() -> None:
     words = verdict("evaluate", SCORED | {"episodes": 1, "ci95": (400.0, 400.0), "random": CHANCE})
     assert words[0] == "Space Invaders, agent student: 400 in 1 game."

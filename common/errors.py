@@ -49,6 +49,20 @@ def restoring(path: Path, remedy: str) -> Iterator[None]:
         ) from error
 
 
+def printable(text: str) -> str:
+    r"""Return text as it may be shown on a terminal, line ends kept: what a file says must not steer the terminal.
+
+    Control characters, which move the cursor, name the window or fill the clipboard, and marks that turn the direction
+    of writing are written as in ``\x1b``; so are halves of surrogate pairs, which no stream takes.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
+
+
 class BackendError(RuntimeError):
     """Another program that this one drives failed; the message says which, how, and the end of what it printed."""
 

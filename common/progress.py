@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
+from spikestill.common.errors import printable
+
 PLAIN_INTERVAL_S = 15.0
 
 
@@ -47,6 +49,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print a line about the work, above the bar where there is one."""
+        text = printable(text)
         if self._bar is not None:
             self._bar.write(f"{self.label}: {text}", file=sys.stderr)
         else:

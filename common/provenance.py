@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spikestill.common.errors import UserError
+from spikestill.common.errors import UserError, printable
 
 _warned: set[Path] = set()
 PACKAGES = ("spikestill", "torch", "numpy", "ale-py", "h5py", "numba", "safetensors", "lava-nc")
@@ -72,8 +72,8 @@ def warn_unchecked(path: Path, what: str = "format version 1") -> None:
     if path not in _warned:
         _warned.add(path)
         print(
-            f"warning: {path} has {what}, without a hash, which newer files have: damage in it would not be noticed. "
-            "Make it again with this version.",
+            f"warning: {printable(str(path))} has {what}, without a hash, which newer files have: damage in it would "
+            "not be noticed. Make it again with this version.",
             file=sys.stderr, flush=True,
         )  # fmt: skip
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spikestill.common.errors import BackendError, UserError
+from spikestill.common.errors import BackendError, UserError, printable
 from spikestill.common.stage import StageResult, interrupted_by_signals
 from spikestill.common.surroundings import check_thread_counts, open_closed_streams
 from spikestill.verbs import VERBS, Verb
@@ -202,7 +202,7 @@ def report(verb: Verb, result: StageResult, as_json: bool, *, verbose: bool = Fa
 
     words = verdict(verb.name, summary)
     for line in words:
-        print(line)
+        print(printable(line))
     if verb.writes and words:
         print(f"Wrote {result.artefact}")
     if verbose or not words:
@@ -413,7 +413,7 @@ def _names_explained(verb: Verb) -> list[str]:
 
 
 def _bad_arguments(error: UserError, see: str) -> int:
-    print(f"spikestill: {error}\nsee `{see}`", file=sys.stderr)
+    print(f"spikestill: {printable(str(error))}\nsee `{see}`", file=sys.stderr)
     return BAD_ARGUMENTS
 
 
@@ -428,7 +428,9 @@ def _failed(error: Exception, debug: bool) -> int:
 
         error = absent_extra(error) or error
     if isinstance(error, BackendError):
-        print(f"spikestill: {error}\n`spikestill doctor` says what works here.", file=sys.stderr)
+        print(
+            f"spikestill: {printable(str(error))}\n`spikestill doctor` says what works here.", file=sys.stderr
+        )
         return FAILED
     text = " ".join(str(error).split())
     if isinstance(error, OSError) and not isinstance(error, UserError):
@@ -436,5 +438,5 @@ def _failed(error: Exception, debug: bool) -> int:
         text = f"{name}{error.strerror or text}. Check that the path exists and that you may use it."
     elif not isinstance(error, UserError):
         text = f"unexpected {type(error).__name__}: {text}. Run again with --debug for the traceback."
-    print(f"spikestill: {text}", file=sys.stderr)
+    print(f"spikestill: {printable(text)}", file=sys.stderr)
     return FAILED

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from spikestill.common.errors import printable
+
 MAX_ROWS = 60
 WIDTH = 160
 """Columns where standard output is no terminal."""
@@ -34,9 +36,11 @@ def print_summary(title: str, summary: Mapping[str, Any]) -> None:
         if isinstance(value, list) and value and all(isinstance(row, Mapping) for row in value):
             tables.append((name, value))
         else:
-            scalars.add_row(name, shown(value), style="bold" if name == "artefact" else None)
+            scalars.add_row(printable(name), shown(value), style="bold" if name == "artefact" else None)
     for name, rows in tables:
-        table = Table(title=name, title_justify="left", box=None, pad_edge=False, header_style="bold")
+        table = Table(
+            title=printable(name), title_justify="left", box=None, pad_edge=False, header_style="bold"
+        )
         columns = [key for key in rows[0] if key not in SKIPPED]
         for column in columns:
             justify: Literal["left", "right"] = "left" if isinstance(rows[0][column], str) else "right"
@@ -52,7 +56,7 @@ def print_summary(title: str, summary: Mapping[str, Any]) -> None:
 
 def heading(key: str) -> str:
     """Return a key as people read it: latency_ms.p99 is "latency ms, p99"."""
-    return ", ".join(HEADINGS.get(part, part.replace("_", " ")) for part in key.split("."))
+    return printable(", ".join(HEADINGS.get(part, part.replace("_", " ")) for part in key.split(".")))
 
 
 def flat(summary: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
@@ -80,4 +84,4 @@ def shown(value: object) -> str:
         return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
     if isinstance(value, list | tuple):
         return ", ".join(shown(item) for item in value) or "-"
-    return str(value)
+    return printable(str(value))

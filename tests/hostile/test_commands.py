@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -9,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from spikestill import cli
-from spikestill.common.errors import UserError
+from spikestill import cli, console
+from spikestill.common.errors import UserError, printable
 from spikestill.common.provenance import Provenance
 from spikestill.common.run_lock import run_lock
 from spikestill.common.surroundings import check_thread_counts
@@ -126,6 +127,33 @@ def test_two_of_a_command_that_only_reads_do_not_share_a_folder(tmp_path, capsys
     with run_lock(tmp_path, "teach"):
         cli.main(["verify", *few, "--run_dir", str(tmp_path)])
         assert "at work there" not in capsys.readouterr().err
+
+
+WICKED = "\x1b]0;owned\x07\x1b[2J\x9b\r\u202e\ud800é"
+SHOWN = r"\x1b]0;owned\x07\x1b[2J\x9b\r\u202e\ud800é"
+
+
+def test_control_characters_are_shown_and_not_sent():
+    assert printable(f"a\n{WICKED}") == f"a\n{SHOWN}"
+    assert printable("pong, 84 × 84") == "pong, 84 × 84"
+    assert console.shown([WICKED]) == SHOWN
+    assert console.heading(WICKED) == SHOWN
+
+
+@pytest.mark.parametrize("words", [["inspect"], ["evaluate", "pong", "--agent", "student", "--student"]])
+def test_what_a_file_says_does_not_steer_the_terminal(words, tmp_path, capsys):
+    """Escape sequences clear the screen, name the window, fill the clipboard."""
+    path, held = tmp_path / "student.safetensors", WICKED.replace("\ud800", "")
+    provenance = Provenance.of({}, 0)
+    provenance = dataclasses.replace(provenance, commit=held, parents={held: held})
+    net = dataclasses.replace(random_net((LayerSpec(8, 8, 8, 0, 1),), 3), game=held)
+    save(net, path, provenance)
+    run_dir = ["--run_dir", str(tmp_path / "run")] if words[0] == "evaluate" else []
+    status = cli.main([*words, str(path), *run_dir])
+    assert status == (cli.FAILED if run_dir else 0)
+    told = "".join(capsys.readouterr())
+    assert r"\x1b]0;owned" in told
+    assert not set("\x1b\x07\x9b\r\u202e") & set(told)
 
 
 def test_a_lock_goes_with_its_process(tmp_path):

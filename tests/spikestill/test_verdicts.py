@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,13 @@ def test_a_run_whose_student_plays_at_random_says_so() -> None:
 
 
 def test_traces_that_are_equal_and_traces_that_differ() -> None:
-    found = {"frames": 120, "decisions": 30, "spikes": 30, "same": True, "first_difference": None}
+    found: dict[str, Any] = {
+        "frames": 120,
+        "decisions": 30,
+        "spikes": 30,
+        "same": True,
+        "first_difference": None,
+    }
     assert verdict("replay", found | {"trace": "game.h5", "played_by": "cores", "agent": "student"}) == [
         "Agent student played the same as agent cores in game.h5.",
         "Compared: 120 frames and 30 decisions, and the spikes of 30 decisions.",

@@ -18,7 +18,10 @@ BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 # What makes a tutorial short: the same commands on less.
 SHORTER = (
-    (r"--steps 200000 --epsilon_steps 60000", "--steps 640 --num_envs 16 --replay_start 320 --replay_capacity 4000"),
+    (
+        r"--steps 200000 --epsilon_steps 60000",
+        "--steps 640 --num_envs 16 --replay_start 320 --replay_capacity 4000",
+    ),
     (r"--steps \d{4,}", "--steps 2 --log_steps 2 --batch_size 16"),
     (r"verify --frames \d+", "verify --frames 4"),
     (r"record (\w* ?)--frames \d+", r"record \1--frames 512 --num_envs 4"),

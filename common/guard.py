@@ -36,7 +36,7 @@ LENGTH = struct.Struct("<I")
 HEADER_BYTES = 32 * MIB
 IDLE_S = 60.0
 """Seconds without a call after which a guard ends."""
-WALL_FACTOR, WALL_EXTRA_S = 10, 20
+WALL_FACTOR, WALL_EXTRA_S = 10, 60
 """A call may take this many times its processor seconds, and this many more, on the clock: machines are shared."""
 WATCH_S = 0.1
 ONE_THREAD = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}

@@ -19,8 +19,8 @@ ENTRY = re.compile(r"[^/]+/(data\.pkl|version|byteorder|data/[^/]+|\.data/serial
 GLOBAL = re.compile(
     r"collections OrderedDict|torch\._utils _rebuild_(tensor|tensor_v2|parameter|sparse_tensor|meta_tensor_no_storage)"
     r"|torch\.serialization _get_layout"
-    r"|torch (Size|device|(Double|Float|Half|BFloat16|Long|Int|Short|Char|Byte|Bool|ComplexDouble|ComplexFloat)Storage"
-    r"|float(16|32|64)|bfloat16|complex(64|128)|u?int(8|16|32|64)|bool)"
+    r"|torch(\.cuda)? (Double|Float|Half|BFloat16|Long|Int|Short|Char|Byte|Bool|ComplexDouble|ComplexFloat)Storage"
+    r"|torch (Size|device|float(16|32|64)|bfloat16|complex(64|128)|u?int(8|16|32|64)|bool)"
 )
 PICKLES = 5
 """Pickles that a file from before PyTorch 1.6 begins with: a number, a version, the system, the tensors, their keys."""

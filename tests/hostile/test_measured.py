@@ -498,6 +498,33 @@ def test_a_pickle_that_calls_more_than_tensors_need_is_refused(call, tmp_path):
         allowed_file(b"\x80\x02" + call + b")R.")
 
 
+@pytest.mark.parametrize("new", [True, False])
+def test_tensors_of_every_type_pass(new):
+    from spikestill.teacher.pytorch_file import allowed_file
+
+    names = [
+        "float64",
+        "float32",
+        "float16",
+        "bfloat16",
+        "int64",
+        "int32",
+        "int16",
+        "int8",
+        "uint8",
+        "bool",
+        "complex64",
+        "complex128",
+    ]
+    state = {name: torch.ones(3, dtype=getattr(torch, name)) for name in names}
+    state |= {"parameter": torch.nn.Parameter(torch.ones(2)), "view": torch.ones(4, 4)[1:, ::2]}
+    state["sparse"] = torch.eye(3).to_sparse()
+    held = io.BytesIO()
+    torch.save(state, held, _use_new_zipfile_serialization=new)
+    again = torch.load(io.BytesIO(allowed_file(held.getvalue())), weights_only=True)
+    assert all(torch.equal(again[name].to_dense(), state[name].to_dense()) for name in state)
+
+
 def test_a_pickle_behind_the_first_one_is_looked_at_too():
     from spikestill.teacher.pytorch_file import MoreThanTensors, allowed_file
 

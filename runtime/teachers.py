@@ -33,16 +33,14 @@ class FixedPolicy:
 
     def __init__(self, weights: Weights, stacks_BCHW: npt.NDArray[np.uint8], bits: Bits) -> None:
         from spikestill.teacher.atari.fixed_kernel import FixedKernel
-        from spikestill.teacher.atari.fixed_network import calibrate
+        from spikestill.teacher.atari.fixed_network import calibrate, q_values
 
-        self._kernel = FixedKernel(calibrate(weights, stacks_BCHW, bits))
+        self._kernel, self._q_values = FixedKernel(calibrate(weights, stacks_BCHW, bits)), q_values
 
     def act(self, observations: Observations) -> Decision:
         """Take the action of the largest advantage; see :class:`spikestill.common.policy.Policy`."""
-        from spikestill.teacher.atari.fixed_network import q_values
-
         sums_BO = self._kernel(observations["stack"])
-        return Decision(np.argmax(sums_BO[:, :-1], axis=1), q_values(self._kernel.layers, sums_BO))
+        return Decision(np.argmax(sums_BO[:, :-1], axis=1), self._q_values(self._kernel.layers, sums_BO))
 
 
 class OnnxPolicy:

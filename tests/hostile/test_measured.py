@@ -56,6 +56,7 @@ class Case(NamedTuple):
 
 
 CASES: dict[str, Case] = {}
+DOCUMENTS = tuple(f"pipeline/{stage}.json" for stage in ("evaluate", "verify", "play", "estimate"))
 
 
 def case(match: str, *like: str) -> Callable[..., Callable[[Path, Copied], Callable[[], object]]]:
@@ -201,25 +202,13 @@ def with_many_values(path: Path, size: int) -> Path:
     return path
 
 
-@case(
-    "evaluate.json: not what a stage wrote .it has",
-    "pipeline/evaluate.json",
-    "pipeline/verify.json",
-    "pipeline/play.json",
-    "pipeline/estimate.json",
-)
+@case("evaluate.json: not what a stage wrote .it has", *DOCUMENTS)
 def document_of_many_values(folder: Path, _: Copied) -> Callable[[], object]:
     path = with_many_values(folder / "evaluate.json", 8 * DOCUMENT_BYTES)
     return lambda: inspect(InspectConfig(path=path), folder)
 
 
-@case(
-    "evaluate.json: not what a stage wrote .it has",
-    "pipeline/evaluate.json",
-    "pipeline/verify.json",
-    "pipeline/play.json",
-    "pipeline/estimate.json",
-)
+@case("evaluate.json: not what a stage wrote .it has", *DOCUMENTS)
 def document_of_many_values_in_a_report(folder: Path, _: Copied) -> Callable[[], object]:
     with_many_values(folder / "evaluate.json", 8 * DOCUMENT_BYTES)
     return lambda: report(ReportConfig(folder=folder), folder)

@@ -104,7 +104,7 @@ def main() -> None:
         caches = [Path(name) / f"kernels-{index}" for index in range(options.repeats)]
         first = [play(options.python, cache, Path(name) / "play") for cache in caches]
         warm = [play(options.python, caches[-1], Path(name) / "play") for _ in caches]
-    figures = {"game": GAME, "load_before": round(load, 2), "python": options.python}
+    figures = {"game": GAME, "load_before": round(load, 2)}
     finish("first_frame", {**figures, "first": summary(first), "warm": summary(warm)})
 
 

@@ -99,7 +99,10 @@ def measure(options: argparse.Namespace, seconds: float, port: int | None) -> di
     period_s = options.frame_skip / summary["rate_hz"]
     return {
         **{key: summary[key] for key in KEYS},
-        "stall_beside_each_miss_ms": [witness.beside(at, 2 * period_s) for at in summary["missed_at"]],
+        "stood_still_before_each_miss_ms": [
+            round(1e3 * witness.stood_still_s(deadline - period_s, deadline), 1)
+            for deadline in summary["missed_at"]
+        ],
         "worst_stall_ms": max(core["worst_ms"] for core in witness.found),
     }
 

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any
 
 PRIORITY = 20
-NOTED_MS = 4.0
-"""Stalls from here on are noted."""
+NOTED_MS = 1.0
+"""Stalls from here on are noted; one may have begun as much earlier as the witness sleeps, a millisecond."""
 SCRIPT = """
 import json, os, select, signal, sys, time
 core, priority, noted_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]) / 1e3
@@ -39,7 +39,7 @@ while True:
         continue
     worst = max(worst, late)
     if late > noted_s:
-        stalls.append((round(time.time(), 3), round(late * 1e3, 1)))
+        stalls.append((round(time.time(), 4), round(late * 1e3, 1)))
         due = time.perf_counter()
     if select.select([0], [], [], 0)[0]:
         break
@@ -72,14 +72,12 @@ class Witness:
     ) -> None:
         self.found = [json.loads(process.communicate()[0]) for process in self._processes]
 
-    def beside(self, missed_at: float, within_s: float) -> float:
-        """Return the longest stall of a core, ms, at any time of the ``within_s`` before a miss (Unix, s); 0: none."""
-        return max(
-            (
-                length_ms
-                for core in self.found
-                for ended, length_ms in core["stalls"]
-                if ended - length_ms / 1e3 <= missed_at <= ended + within_s
-            ),
-            default=0.0,
-        )
+    def stood_still_s(self, began: float, ended: float) -> float:
+        """Return for how long, between two Unix times, at least one core stood still, seconds."""
+        stalls = sorted((at - length_ms / 1e3, at) for core in self.found for at, length_ms in core["stalls"])
+        total_s = 0.0
+        for start, end in stalls:
+            start, end = max(start, began), min(end, ended)
+            if start < end:
+                total_s, began = total_s + end - start, end
+        return total_s

@@ -263,7 +263,7 @@ class Session:
         self._waiting = False
         late = answer.ready_s > self._deadline_s
         if late:
-            telemetry.add_miss()
+            telemetry.add_miss(self._clock.now() - self._deadline_s)
         return late
 
     def _play(self, timer: FrameTimer) -> tuple[float, float]:
@@ -295,7 +295,7 @@ class Session:
         missed = self._waiting
         if missed:
             self.telemetry.decisions += 1
-            self.telemetry.add_miss()
+            self.telemetry.add_miss(self._clock.now() - self._deadline_s)
         self._number, self._waiting = self._number + 1, True
         self._deadline_s = timer.due_s(self.game.frames_per_decision)
         if self._rng.random() < self._epsilon:

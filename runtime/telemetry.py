@@ -28,7 +28,7 @@ class Telemetry:
         ticks: emulator frames.
         decisions: stacks whose action came in time or was missed; one that the game's end cut off is neither.
         misses: decisions whose action was not ready when the next one was due.
-        missed_at: Unix times of the first :data:`MOST_TIMES` misses, seconds.
+        missed_at: Unix times, seconds, of the first :data:`MOST_TIMES` deadlines that were missed.
         unseen: misses whose stack the agent never began with, being busy.
         latency: sensation to action of every answered decision, late ones too.
         lateness: how late every tick came.
@@ -45,11 +45,11 @@ class Telemetry:
         self.last_joules: float | None = None
         self.missed_at: list[float] = []
 
-    def add_miss(self) -> None:
-        """Count a miss, and when it was."""
+    def add_miss(self, late_s: float) -> None:
+        """Count a miss whose deadline was ``late_s`` ago, and when that was."""
         self.misses += 1
         if len(self.missed_at) < MOST_TIMES:
-            self.missed_at.append(round(time.time(), 3))
+            self.missed_at.append(round(time.time() - late_s, 4))
 
     def add_latency(self, latency_s: float) -> None:
         """Count an answer, from sensation to action."""

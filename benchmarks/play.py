@@ -4,8 +4,9 @@
 
 A witness on each core (``benchmarks/witness.py``) notes when the machine itself stood still. Of each miss it is kept
 for how long that was, of the time that the decision had. ``explained`` counts the misses where so little was left that
-not even 99 of 100 decisions would have come in time. Files are the zoo's unless given. The agents play one after another, the same game from the same seed; run it on a machine that does
-nothing else (the load before each is in the result).
+not even 99 of 100 decisions would have come in time. Files are the zoo's unless given. The agents play one after
+another, the same game from the same seed; run it on a machine that does nothing else (the load before each is in the
+result).
 Writes ``benchmarks/results/play-AGENT.json``.
 """
 

@@ -61,7 +61,7 @@ EXTRAS: dict[str, Extra] = {
         {"onnx": "onnx", "onnxruntime": "onnxruntime"}, "import and play ONNX networks", _pip("onnx")
     ),
 }
-"""Name of the extra to what it is; README and ``doctor`` say the same."""
+"""Name of the extra to what it is; docs/install.md and ``doctor`` say the same."""
 
 
 def install_command(name: str) -> str:

@@ -207,6 +207,10 @@ def _wrong(name: str, value: Any, annotation: Any) -> UserError:
     return UserError(f"--{name} is {value!r}, {type_name(annotation)} wanted", f"give --{name} such a value")
 
 
+ALIKE = 0.6
+"""Share of two names' letters that are the same, in the same order, from which one may be meant for the other."""
+
+
 def unknown(name: str, known: Sequence[str], kind: str) -> UserError:
     """Return the error for a name that is not ``known``; it names the nearest one."""
     # Compared by last component first: `--gmae` should find `environment.game`.
@@ -216,7 +220,8 @@ def unknown(name: str, known: Sequence[str], kind: str) -> UserError:
     if tail and _likeness(name.rpartition(".")[2], tail) > _likeness(name, near):
         near = tails[tail]
     dashes = "--" if kind == "option" else ""
-    remedy = f"did you mean {dashes}{near}" if near else "there is none here"
+    alike = near and max(_likeness(name, near), _likeness(name, near.rpartition(".")[2])) >= ALIKE
+    remedy = f"did you mean {dashes}{near}" if alike else "no name here is like it"
     return UserError(f"unknown {kind} {dashes}{name}", remedy)
 
 

@@ -248,7 +248,8 @@ def parse(verb: Verb, words: Sequence[str]) -> Arguments:
             continue
         if name not in own and name not in COMMON:
             # A whole group may be given as its YAML in the recipe only.
-            raise unknown(name, [*own, *COMMON], "option")
+            common = [each for each in COMMON if each != "resume" or verb.goes_on]
+            raise unknown(name, [*own, *common], "option")
         if bare and name == verb.positional:
             raise UserError(f"{word} is given, and {bare!r} without its name too", "omit one of them")
         if not equals:

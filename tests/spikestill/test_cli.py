@@ -135,6 +135,9 @@ def test_every_shipped_recipe_is_valid(recipe: Path, capsys: pytest.CaptureFixtu
     [
         (["plya"], "unknown command plya. Did you mean play?"),
         (["play", "--agnet", "cores"], "unknown option --agnet. Did you mean --agent?"),
+        (["verify", "--nosuch"], "unknown option --nosuch. No name here is like it"),
+        (["verify", "--resmue"], "unknown option --resmue. No name here is like it"),
+        (["distill", "--resmue"], "unknown option --resmue. Did you mean --resume?"),
         (["play", "pogn"], "unknown environment 'pogn'"),
         (["play", "pong", "qbert"], "play takes one GAME, 'qbert' is one too many"),
         (

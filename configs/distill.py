@@ -80,6 +80,11 @@ class DistillConfig(Options):
     sparsity_form: Literal["layers", "features", "squares"] = "layers"
     """What is summed: mean rates of ``layers``, mean rates of all ``features`` of the net, or half their ``squares``
     (a reading of Esser 2016, docs/distillation.md)."""
+    prune: Annotated[int, Range(0, 7)] = 0
+    """Eighths of the net to take out while training, so that it needs fewer cores: whole branches, those whose votes
+    are missed least."""
+    prune_at: Share = 0.25
+    """Part of the training after which they are taken out."""
     stream: bool = False
     """Learn while the teacher plays, without a buffer: its play goes into a ring in memory (McKinstry 2018)."""
     stream_game: str = "pong"
@@ -115,7 +120,7 @@ class DistillConfig(Options):
 
     WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("checkpoint_minutes", "log_steps")
     """Options that change nothing of what is made."""
-    NEWER: ClassVar[tuple[str, ...]] = ("also_teachers",)
+    NEWER: ClassVar[tuple[str, ...]] = ("also_teachers", "prune", "prune_at")
 
     def _check(self) -> None:
         if self.ghost_batches and (

@@ -287,7 +287,7 @@ def _fault(config_class: type[Any], values: Mapping[str, Any]) -> str:
 
 
 def to_flag(value: Any) -> str:
-    """Return a default as a flag would give it, '' where there is none."""
+    """Return a default as a flag would give it, '' where there is none or it is empty."""
     if value is dataclasses.MISSING:
         return ""
     if value is None:
@@ -295,5 +295,5 @@ def to_flag(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return ",".join(to_flag(item) for item in value) or "[]"
+        return ",".join(to_flag(item) for item in value)
     return str(value)

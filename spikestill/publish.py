@@ -2,9 +2,11 @@
 
     python -m spikestill.publish pong --teacher runs/pong/teacher.safetensors --student runs/pong/student.safetensors \\
         [--ancestors runs/pong/first ...]
+    python -m spikestill.publish freeway+pong --student runs/both/student.safetensors
 
 The teacher is stored in fp16 and scored as stored. Every file must come from our own commands: its card is
-written from its provenance and from the learning curve beside it. The zoo changes when the score stands: stopped
+written from its provenance and from the learning curve beside it. A student of several games is scored in each of them,
+beside the zoo's teachers, and has a folder of its own. The zoo changes when the score stands: stopped
 before, nothing has been published.
 """
 
@@ -89,15 +91,26 @@ def score(game: str, agent: str, teacher: Path, student: Path | None, episodes: 
         return dict(run(config, Path(scratch)).summary)
 
 
-def card(kind: str, game: str, summary: dict[str, Any], path: Path, provenance: Provenance) -> dict[str, Any]:
-    """Return what teachers' and students' cards have in common."""
+def scored(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return what every card says of an evaluation."""
+    return {name: summary[name] for name in ("mean", "ci95", "episodes", "frames")}
+
+
+def compared(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return what a student's card says of an evaluation besides: its teacher and random play."""
+    return {
+        "percent_of_teacher": summary["percent_of_teacher"],
+        "percent_of_margin": summary["percent_of_margin"],
+        "teacher": summary["teacher"]["mean"],
+        "random": summary["random"]["mean"],
+    }
+
+
+def card(kind: str, game: str, path: Path, provenance: Provenance) -> dict[str, Any]:
+    """Return what teachers' and students' cards have in common, but the score."""
     return {
         "kind": kind,
         "game": game,
-        "mean": summary["mean"],
-        "ci95": summary["ci95"],
-        "episodes": summary["episodes"],
-        "frames": summary["frames"],
         "sha256": file_sha256(path),
         "recipe": provenance.config,
         "commit": provenance.commit,
@@ -192,7 +205,7 @@ def publish_teacher(game: str, source: Path, folder: Path, episodes: int, earlie
         path = scratch / "teacher.safetensors"
         save_teacher(path, weights, game, actions, provenance, half=True, selected=selected)
         summary = score(game, "teacher", path, None, episodes)
-        document = card("teacher", game, summary, path, provenance)
+        document = card("teacher", game, path, provenance) | scored(summary)
         document |= {"random": summary["random"]["mean"], "source_sha256": file_sha256(source)}
         document |= {"selected": selected} if selected else {}
         document |= training | {"went_on_from": went_on_from}
@@ -202,13 +215,14 @@ def publish_teacher(game: str, source: Path, folder: Path, episodes: int, earlie
 
 
 def publish_student(game: str, source: Path, folder: Path, episodes: int, earlier: list[Path]) -> None:
-    """Copy the student, map it, score it, write ``student-1chip.json``."""
+    """Copy the student, map it, score it in each of its games, write ``student-1chip.json``."""
     from spikestill.deploy import mapping
     from spikestill.student.integer_net import load
 
     net, provenance = load(source)
     if net.game != game:
         raise UserError(f"{source}: plays {net.game}, not {game}", f"publish it with the game {net.game}")
+    games = game.split("+")
     went_on_from = ancestors("student", provenance, earlier)
     training = student_curve(source.parent)
     with published(folder) as scratch:
@@ -216,13 +230,14 @@ def publish_student(game: str, source: Path, folder: Path, episodes: int, earlie
         shutil.copyfile(source, path)
         mapped = mapping.run(MapConfig(student=path, hardware="ns1e"), scratch)
         mapped.artefact.rename(scratch / "core_map-1chip.h5")
-        summary = score(game, "student", folder / "teacher.safetensors", path, episodes)
-        document = card("student", game, summary, path, provenance)
+        summaries = {
+            each: score(each, "student", folder.parent / each / "teacher.safetensors", path, episodes)
+            for each in games
+        }
+        told = {each: scored(summary) | compared(summary) for each, summary in summaries.items()}
+        document = card("student", game, path, provenance)
+        document |= {"games": told} if len(games) > 1 else told[game]
         document |= {
-            "percent_of_teacher": summary["percent_of_teacher"],
-            "percent_of_margin": summary["percent_of_margin"],
-            "teacher": summary["teacher"]["mean"],
-            "random": summary["random"]["mean"],
             "agreement": training["curve"][-1]["validation_agreement"],
             "regret": training["curve"][-1]["validation_regret"],
             "cores": mapped.summary["cores"],
@@ -240,7 +255,9 @@ def main() -> None:
         prog="python -m spikestill.publish", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("game")
+    parser.add_argument(
+        "game", help="the student's games joined by +, as its file names them, where it plays several"
+    )
     parser.add_argument("--teacher", type=Path, help="teacher.safetensors with teach.jsonl beside it")
     parser.add_argument(
         "--ancestors", type=Path, nargs="*", default=[], help="folders of the networks that it went on from"
@@ -252,7 +269,8 @@ def main() -> None:
         parser.error("nothing to publish: give --teacher, --student or both")
     folder = ROOT / options.game
     try:
-        check_game(options.game)
+        for game in options.game.split("+"):
+            check_game(game)
         EvaluateConfig(episodes=options.episodes)
         if options.teacher:
             publish_teacher(options.game, options.teacher, folder, options.episodes, options.ancestors)

@@ -22,7 +22,7 @@ from spikestill.common.json_file import read_object
 from spikestill.common.zoo import ROOT
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-TABLES = ("table2", "table3", "penalty")
+TABLES = ("table2", "table3", "figure4", "penalty", "prune")
 TEMPERATURES = (0.05, 0.01, 0.005, 0.001)
 TABLE_2: dict[str, tuple[float, ...]] = {
     "breakout": (0.0, 95.80, 60.58, 31.57), "beam_rider": (26.46, 100.14, 94.16, 61.77),
@@ -33,6 +33,12 @@ TABLE_3 = {
     ("2chip", "kl"): 87.15, ("4chip", "nll"): 94.28, ("4chip", "kl"): 98.24,
 }  # fmt: skip
 """Mean over ten games, percent of the teachers' scores."""
+NETS = ("1chip", "2chip", "4chip", "8chip")
+FIGURE_4 = (
+    ("pong", "qbert"), ("pong", "space_invaders"), ("pong", "qbert", "space_invaders"), ("pong", "qbert", "freeway"),
+    PAPER_GAMES,
+)  # fmt: skip
+"""The games that a student of several plays."""
 SB3_DQN_10M = {
     "beam_rider": 4296.0, "breakout": 358.0, "enduro": 831.0, "ms_pacman": 2683.0, "pong": 20.6, "qbert": 9497.0,
     "seaquest": 2000.0, "space_invaders": 623.0,
@@ -206,6 +212,42 @@ def table_3(own: Sequence[Cell]) -> list[str]:
             "`spikestill sweep table3`.", "", *table(heads, rows)]  # fmt: skip
 
 
+def figure_4(own: Sequence[Cell]) -> list[str]:
+    """Return Figure 4: students of several games, each game beside the single-game student of the same net."""
+
+    def mean(games: Sequence[str], game: str, net: str) -> Cell | None:
+        trials = [cell for cell in own if set(str(cell["values"]["game"]).split("+")) == set(games)]
+        cell = _find(trials, game, architecture=net)
+        return cell if cell and "evaluate.mean" in cell else None
+
+    def beside(games: Sequence[str], game: str, net: str) -> str:
+        joint, single = mean(games, game, net), mean([game], game, net)
+        if joint is None:
+            return ""
+        score = float(joint["evaluate.mean"])
+        share = f"{number(100 * score / single['evaluate.mean'])} %: " if single else ""
+        ci = interval(joint.get("evaluate.ci95"))
+        return f"{share}{number(score)} ({ci}; {joint['done']} seeds, {number(joint['hours'], 2)} h)"
+
+    rows = [
+        [
+            "all ten" if games == PAPER_GAMES else ", ".join(games),
+            game,
+            *(beside(games, game, net) for net in NETS),
+        ]
+        for games in FIGURE_4
+        for game in games
+    ]
+    return [
+        "## Figure 4",
+        "",
+        "Students of several games, NLL. In percent: of the score of the single game's student of the same net;",
+        "then the score (95 % interval; seeds, hours). `spikestill sweep figure4`.",
+        "",
+        *table(["the student's games", "game", *NETS], rows),
+    ]
+
+
 def penalty(own: Sequence[Cell]) -> list[str]:
     """Return score, cores and energy against the weight of the sparsity penalty."""
     energy = "estimate.truenorth.total_j_pipelined"
@@ -225,13 +267,33 @@ def penalty(own: Sequence[Cell]) -> list[str]:
     ]
 
 
+def pruned(own: Sequence[Cell]) -> list[str]:
+    """Return score and cores of nets with branches taken out."""
+    rows = [
+        [cell["game"], str(cell["values"].get("distill.architecture", "")),
+         str(cell["values"].get("distill.prune", "")), number(cell.get("map.cores"), 0),
+         number(cell.get("evaluate.mean"), 2), interval(cell.get("evaluate.ci95"), 2), measured(cell)]
+        for cell in own
+    ]  # fmt: skip
+    heads = ["game", "net", "eighths taken out", "cores", "score", "95 % interval", "% of teacher"]
+    return [
+        "## Fewer cores",
+        "",
+        "`spikestill sweep prune`. A chip has 4,096 cores.",
+        "",
+        *table(heads, rows or [[""] * len(heads)]),
+    ]
+
+
 def page(zoo: Path, documents: Path) -> str:
     """Return the whole page."""
     trained, made = cards(zoo, "teacher"), cards(zoo, "student-1chip")
     drawn: dict[str, Callable[[Sequence[Cell]], list[str]]] = {
         "table2": table_2,
         "table3": table_3,
+        "figure4": figure_4,
         "penalty": penalty,
+        "prune": pruned,
     }
     lines = ["# Results", "",
              "Drawn by `python -m spikestill.results` from the zoo's cards and the sweeps in `docs/results/`.",

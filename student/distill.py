@@ -27,6 +27,7 @@ from spikestill.common.zoo import zoo_path
 from spikestill.configs.distill import DistillConfig
 from spikestill.dataset.reader import BufferReader
 from spikestill.student import integer_net
+from spikestill.student.branches import BRANCHES
 from spikestill.student.distillation import Distillation, Fitted, learning_rate
 from spikestill.student.game_check import check_file_game
 from spikestill.student.schedule import LEAST_STEPS, about, measured_pace, scheduled
@@ -192,13 +193,16 @@ def _measured(training: Distillation) -> bool:
 def _train(training: Distillation, sitting: Sitting) -> None:
     """Train until the steps are done or the user stops it."""
     found: list[tuple[float, float]] = []
-    first = training.step
+    first, whole = training.step, not training.pruned
     while training.step < training.config.steps and not sitting.stop:
         found.append(training.train_step())
         if training.step % training.config.log_steps == 0:
             loss, agreement = np.mean(found, axis=0)
             _log(training, sitting, loss, agreement)
             found.clear()
+        if training.pruned and whole:
+            whole = False
+            sitting.bar.say(f"takes out branches {', '.join(map(str, training.pruned))} of 0..{BRANCHES - 1}")
         if training.config.stream and training.step == first + STREAM_STEPS:
             left = training.config.steps - training.step
             sitting.bar.say(f"{left:,} batches take about {about(left / sitting.rate)} here")

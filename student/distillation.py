@@ -35,6 +35,7 @@ from spikestill.configs.distill import DistillConfig
 from spikestill.configs.loading import plain
 from spikestill.student import integer_net
 from spikestill.student.architectures import architecture, centred
+from spikestill.student.branches import BRANCHES, least_missed, votes_by_branch
 from spikestill.student.hints import Hints, hinted_layers
 from spikestill.student.layer_log import LayerActivity, activity
 from spikestill.student.losses import distillation_loss, legal_scores, student_outputs
@@ -47,6 +48,8 @@ SCHEMA = "spikestill.distill-checkpoint"
 ACTIVITY_FRAMES = 128
 # Batches from which the hints' principal components are taken.
 HINT_BATCHES = 40
+# Batches on which the branches to take out are chosen.
+PRUNE_BATCHES = 8
 # Options that may differ between a run and its resumption. ``steps`` lengthens or shortens a training: the learning
 # rate then follows the new length from there on. A training that diverged goes on with other step sizes.
 # ``precision`` is compared as what it stands for, files by content.
@@ -124,6 +127,7 @@ class Distillation:
         self.step = 0
         self.fitted: Fitted | None = None
         self.before: list[Tensor] = []
+        self.pruned: list[int] = []
         self.shares = config.ghost_batches or _shares(config.batch_size, self.device)
         self.pool: ThreadPoolExecutor | None = None
         self.parents: dict[str, str] = {} if config.stream else {"buffer": file_sha256(config.buffer)}
@@ -146,6 +150,11 @@ class Distillation:
             checkpoint, SCHEMA, "give a distill-checkpoint.safetensors, or leave it out"
         )
         theirs, config = json.loads(metadata["config"]), plain(self.config)
+        if theirs.get("prune", 0):
+            raise UserError(
+                f"{checkpoint}: trains a student without {theirs['prune']} of its branches, which would come back",
+                "give a checkpoint of a training without --prune",
+            )
         for option in ("architecture", "window"):
             if theirs[option] != config[option]:
                 raise UserError(
@@ -237,6 +246,8 @@ class Distillation:
             UserError: the loss, with the hints' part, is not finite; the network is left as it was.
         """
         self.source.advance()
+        if self.config.prune and not self.pruned and self.step >= self.config.prune_at * self.config.steps:
+            self._prune()
         stacks, q, game = (torch.from_numpy(array) for array in self._draw(self.rng))
         weights = self.network.working_weights()
         shares = self._compute(lambda index: self._share(index, weights, stacks, q, game))
@@ -255,6 +266,24 @@ class Distillation:
             self.network.absorb([share[1] for share in shares])
         self.step += 1
         return loss, agreement
+
+    def _prune(self) -> None:
+        """Choose the branches to take out, on fresh batches, by the loss without them; from now on they are silent."""
+        rng = np.random.default_rng([self.config.seed, 9])
+        last, weights = len(self.layers) - 1, self.network.working_weights()
+        votes, q = [], []
+        with torch.no_grad():
+            for drawn in (self._draw(rng) for _ in range(PRUNE_BATCHES)):
+                _, _, spikes = self.network.propagate(
+                    self._stacks(drawn.stacks), weights, renormalise=True, kept=(last,)
+                )
+                votes.append(votes_by_branch(spikes[last].float().mean(dim=(2, 3)), self.network.actions))
+                q.append(torch.from_numpy(drawn.q_values).to(self.device))
+        taught = torch.cat(q)
+        self.pruned = least_missed(
+            torch.cat(votes), lambda votes_BA: float(self._loss(votes_BA, taught)), self.config.prune
+        )
+        self.network.silence(self.pruned)
 
     def _collect(self, gradients: Sequence[Sequence[Tensor]]) -> bool:
         """Give every parameter the sum of the shares' gradients, unscaled; return whether all are finite."""
@@ -277,6 +306,8 @@ class Distillation:
         for group, step_size in zip(self.optimizer.param_groups, (rate, norm_rate), strict=True):
             group["lr"] = step_size
         self.optimizer.step()
+        if self.pruned:
+            self.network.silence(self.pruned)
         if self.hints is not None:
             for group in self.hint_optimizer.param_groups:
                 group["lr"] = config.hint_learning_rate * rate / config.learning_rate
@@ -365,7 +396,7 @@ class Distillation:
         counters = {
             "step": self.step, "rng": self.rng.bit_generator.state, "shares": self.shares,
             "precision": self.format.name, "loss_scale": dataclasses.astuple(self.scale), "skipped": self.skipped,
-            "fitted": self.fitted,
+            "fitted": self.fitted, "pruned": self.pruned,
         }  # fmt: skip
         write_checkpoint(path, SCHEMA, tensors, counters, plain(self.config), provenance)
 
@@ -405,7 +436,7 @@ class Distillation:
         self.source.set_state({
             name.removeprefix("source."): tensor for name, tensor in tensors.items() if name.startswith("source.")
         })  # fmt: skip
-        counters = {"shares": self.shares, "skipped": 0, **counters}
+        counters = {"shares": self.shares, "skipped": 0, "pruned": [], **counters}
         check_counters(counters, {"step": 0, "shares": 1, "skipped": 0})
         if not 1 <= counters["shares"] <= max(1, self.config.batch_size // 2):
             raise ValueError(f"shares is {counters['shares']}, at most half the batch wanted")
@@ -419,6 +450,12 @@ class Distillation:
             )
             self.scale = LossScale(value, period, good)
         self.skipped = counters["skipped"]
+        pruned = counters["pruned"]
+        if pruned != sorted(set(pruned) & set(range(BRANCHES))) or len(pruned) not in (0, self.config.prune):
+            raise ValueError(
+                f"pruned is {pruned}, {self.config.prune} of the branches 0..{BRANCHES - 1} wanted"
+            )
+        self.pruned = pruned
         if counters.get("fitted") is not None:
             self.keep(Fitted(*counters["fitted"]))
         self.rng.bit_generator.state = counters["rng"]

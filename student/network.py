@@ -6,7 +6,7 @@ it *is* the folded integer net, so that its scores are the deployed scores.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from spikestill.common.legal import LegalActions
 from spikestill.student import grouped
 from spikestill.student.architectures import LayerSpec, visible_sizes
+from spikestill.student.branches import branch_of_features, first_branching
 from spikestill.student.fold import fold
 from spikestill.student.grouped import GroupedLayer, plan
 from spikestill.student.integer_net import STACK_SHAPE, IntegerNet
@@ -313,6 +314,19 @@ class StudentNetwork(nn.Module):
         self._integer = None
         for layer in self.ternary_layers():
             layer.requantise()
+
+    def silence(self, branches: Sequence[int]) -> None:
+        """Let these branches' neurons never fire: gamma 0, beta -1 (:mod:`spikestill.student.branches`)."""
+        self._integer = None
+        layers = self.ternary_layers()
+        with torch.no_grad():
+            for layer in layers[first_branching([each.spec for each in layers]) :]:
+                device = layer.gamma.device
+                own_O = torch.isin(branch_of_features(layer.spec.features), torch.tensor([*branches])).to(
+                    device
+                )
+                layer.gamma.masked_fill_(own_O, 0.0)
+                layer.beta.masked_fill_(own_O, -1.0)
 
     def integer(self) -> TorchIntegerNet:
         """Return the folded net in PyTorch.

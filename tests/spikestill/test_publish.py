@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -12,11 +14,16 @@ import torch
 
 from spikestill import publish
 from spikestill.common.errors import UserError
+from spikestill.common.legal import LegalActions
 from spikestill.common.provenance import Provenance, file_sha256
+from spikestill.common.zoo import ROOT
+from spikestill.shelf import row
+from spikestill.student.architectures import architecture
 from spikestill.student.integer_net import load, save
+from spikestill.teacher.atari.environment import console_actions
 from spikestill.teacher.atari.q_network import initial_weights
 from spikestill.teacher.checkpoint import read_teacher, read_teacher_file, save_teacher
-from tests.nets import table1_net
+from tests.nets import random_net, table1_net
 
 LINE = {"step": 64, "frames": 256, "seconds": 2.5, "mean_return_100": -20.0, "dead_conv1": 0.0}
 
@@ -96,6 +103,35 @@ def test_a_published_pair_has_scored_cards_and_a_core_map(tmp_path, monkeypatch)
         (left.weight_OIHW == right.weight_OIHW).all()
         for left, right in zip(found.layers, net.layers, strict=True)
     )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_published_student_of_two_games_is_scored_in_both(tmp_path):
+    games = ("freeway", "pong")
+    for game in games:
+        shutil.copytree(ROOT / game, tmp_path / "zoo" / game)
+    legal = tuple(LegalActions(game, console_actions(game)) for game in games)
+    net = random_net(architecture("1chip"), 0, actions=18)
+    net = dataclasses.replace(net, game="freeway+pong", legal=legal)
+    (tmp_path / "run").mkdir()
+    save(net, tmp_path / "run" / "student.safetensors", Provenance.of({"seed": 0}, 0))
+    line = {"step": 8, "seconds": 1.0, "loss": 0.5, "agreement": 0.2}
+    line |= {"validation_agreement": 0.25, "validation_regret": 0.75}
+    (tmp_path / "run" / "distill.jsonl").write_text(json.dumps(line) + "\n")
+    folder = tmp_path / "zoo" / "freeway+pong"
+    publish.publish_student("freeway+pong", tmp_path / "run" / "student.safetensors", folder, 1, [])
+    card = json.loads((folder / "student-1chip.json").read_text())
+    assert list(card["games"]) == ["freeway", "pong"]
+    assert card["games"]["pong"]["episodes"] == 1
+    assert card["games"]["pong"]["teacher"] > 10
+    assert (folder / "core_map-1chip.h5").is_file()
+    shares = [each["percent_of_teacher"] for each in card["games"].values()]
+    told = row("freeway+pong", "student-1chip.safetensors", tmp_path / "zoo")
+    assert told["percent_of_teacher"] == sum(shares) / 2
+    assert told["score"] is None
+    with pytest.raises(UserError, match=r"plays freeway\+pong, not pong"):
+        publish.publish_student("pong", tmp_path / "run" / "student.safetensors", folder, 1, [])
 
 
 def test_another_game_is_refused(tmp_path):

@@ -54,12 +54,41 @@ def test_cells_stand_beside_the_papers_and_stay_empty_where_nothing_ran(tmp_path
     )
 
 
+def test_a_game_of_a_joint_student_stands_beside_the_single_games_student(tmp_path):
+    single = {
+        "game": "qbert",
+        "done": 1,
+        "hours": 2.0,
+        "evaluate.mean": 4000.0,
+        "evaluate.ci95": [3900.0, 4100.0],
+    }
+    values = {"distill.architecture": "2chip"}
+    joint = single | {"evaluate.mean": 3000.0, "values": values | {"game": "pong+qbert"}}
+    cells = [single | {"values": values | {"game": "qbert"}}, joint]
+    results.keep("figure4", sweep(tmp_path / "sweep.json", *cells), tmp_path)
+    page = results.page(tmp_path / "zoo", tmp_path)
+    lines = page[page.index("## Figure 4") :].splitlines()
+    assert "| pong, qbert | pong |  |  |  |  |" in lines
+    assert "| pong, qbert | qbert |  | 75.0 %: 3,000.0 (3,900.0 to 4,100.0; 1 seeds, 2.00 h) |  |  |" in lines
+
+
+def test_nets_with_branches_taken_out_stand_with_their_cores(tmp_path):
+    cell = CELL | {
+        "values": {"distill.architecture": "2chip", "distill.prune": 1},
+        "map.cores": 4012,
+        "done": 1,
+    }
+    results.keep("prune", sweep(tmp_path / "sweep.json", cell), tmp_path)
+    page = results.page(tmp_path / "zoo", tmp_path)
+    assert "| breakout | 2chip | 1 | 4,012 |  |  | 97.2 (95.0 to 99.0; 1 seed, 1.50 h) |" in page
+
+
 def test_what_is_no_sweep_or_no_table_is_named(tmp_path):
     foreign = tmp_path / "sweep.json"
     foreign.write_text("[]")
     with pytest.raises(UserError, match=r"sweep\.json: not what `spikestill sweep` wrote"):
         results.keep("table2", foreign, tmp_path)
-    with pytest.raises(UserError, match="no table 'table9'; known: table2, table3, penalty"):
+    with pytest.raises(UserError, match="no table 'table9'; known: table2, table3, figure4, penalty, prune"):
         results.keep("table9", foreign, tmp_path)
     with pytest.raises(UserError, match="no such file"):
         results.keep("table2", tmp_path / "none.json", tmp_path)

@@ -24,6 +24,7 @@ from spikestill.configs.record import RecordConfig
 from spikestill.dataset import recorder
 from spikestill.dataset.reader import BufferReader
 from spikestill.student import distill, distillation
+from spikestill.student.branches import branch_of_features
 from spikestill.student.integer_net import load
 from spikestill.student.sources import BufferSource
 from spikestill.teacher.atari.q_network import initial_weights
@@ -470,3 +471,30 @@ def test_the_recipe_of_the_paper_turns_all_of_ours_off():
     assert (made.optimizer, made.learning_rate, made.learning_rate_final) == ("sgd", 20.0, 20.0)
     assert (made.hint_weight, made.window, made.precision, made.batch_size) == (0.0, "published", "fp32", 32)
     assert (made.sparsity, made.sparsity_form, made.hysteresis) == (1e-4, "squares", 0.1)
+
+
+def test_a_pruned_training_takes_branches_out_and_goes_on_bit_for_bit(folder, tmp_path):
+    with BufferReader(folder / "buffer.h5") as reader:
+        whole, first, second = (training(folder, reader, prune=2, prune_at=0.4) for _ in range(3))
+        for _ in range(2):
+            whole.train_step()
+        assert whole.pruned == []
+        for _ in range(3):
+            whole.train_step()
+        assert len(whole.pruned) == 2
+        for _ in range(4):
+            first.train_step()
+        first.save(tmp_path / "checkpoint", Provenance.of(first.config, 0, {"buffer": folder / "buffer.h5"}))
+        second.restore(tmp_path / "checkpoint")
+        assert second.pruned == first.pruned
+        second.train_step()
+        same_tensors(state(whole), state(second))
+        spikes = whole.network.eval().integer().spikes(torch.from_numpy(reader.stacks(np.arange(8))))
+        for made in (whole, first, second):
+            made.close()
+    for found in spikes[5:]:
+        silent = torch.isin(branch_of_features(found.shape[1]), torch.tensor(whole.pruned))
+        assert found[:, silent].sum() == 0
+        assert found[:, ~silent].sum() > 0
+    with pytest.raises(UserError, match=r"trains a student without 2 of its branches, which would come back"):
+        distill.run(config(folder, initial=tmp_path / "checkpoint"), tmp_path / "other")

@@ -1,0 +1,96 @@
+"""Branches of a net: that they never meet, which are taken out, and what the mapper saves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from spikestill.configs.hardware import hardware
+from spikestill.deploy.passes.lowering import lower
+from spikestill.deploy.passes.pruning import prune
+from spikestill.deploy.passes.replication import replicate
+from spikestill.deploy.passes.tiling import tile
+from spikestill.student.architectures import ARCHITECTURES
+from spikestill.student.branches import (
+    BRANCHES,
+    branch_of_features,
+    first_branching,
+    least_missed,
+    votes_by_branch,
+)
+from spikestill.student.integer_net import count_votes
+from spikestill.student.network import StudentNetwork
+
+FIRST = {"1chip": 5, "2chip": 7, "4chip": 3, "8chip": 1}
+
+
+def cores(net):
+    """Return how many cores the mapper takes."""
+    spec = hardware("ns16e")
+    layers = prune(lower(net, spec), net.actions)
+    return sum(layer.cores for layer in replicate(layers, tile(layers, spec), spec))
+
+
+def calibrated(name, frames=2):
+    """Return an untrained net whose statistics are those of noise, so that its neurons fire, and the noise."""
+    network = StudentNetwork(ARCHITECTURES[name], 6, seed=1)
+    stacks = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (frames, 4, 84, 84), np.uint8))
+    with torch.no_grad():
+        _, statistics, _ = network.propagate(stacks, network.working_weights(), kept=())
+    network.absorb([statistics], momentum=1.0)
+    return network.eval(), stacks
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_groups_of_the_papers_nets_divide_by_eight_from_some_layer_on(name):
+    layers = ARCHITECTURES[name]
+    assert first_branching(layers) == FIRST[name]
+    assert layers[FIRST[name] - 1].groups % BRANCHES
+
+
+def test_a_branch_that_falls_silent_changes_nothing_in_the_others():
+    network, stacks = calibrated("1chip")
+    before = network.integer().spikes(stacks)
+    network.silence([2, 7])
+    after = network.integer().spikes(stacks)
+    for index, (one, other) in enumerate(zip(before, after, strict=True)):
+        silent = torch.isin(branch_of_features(one.shape[1]), torch.tensor([2, 7]))
+        if index < FIRST["1chip"]:
+            silent[:] = False
+        assert one[:, silent].sum() > 0 or not silent.any()
+        assert other[:, silent].sum() == 0
+        assert torch.equal(one[:, ~silent], other[:, ~silent]), index
+
+
+def test_the_votes_of_all_branches_are_the_nets_votes():
+    network, stacks = calibrated("1chip")
+    spikes = network.integer().spikes(stacks)[-1]
+    votes_BKA = votes_by_branch(spikes.float().mean(dim=(2, 3)), 6)
+    counted = count_votes(spikes[0].numpy().astype(np.uint8), 6)
+    assert np.array_equal((votes_BKA[0].sum(dim=0) * (4096 // 6)).round().numpy(), counted)
+
+
+def test_those_without_which_the_loss_is_least_are_taken_out():
+    generator = torch.Generator().manual_seed(0)
+    wanted = torch.rand((5, 3), generator=generator)
+    good = wanted[:, None].repeat(1, BRANCHES, 1) / BRANCHES
+    good[:, 3] = torch.rand((5, 3), generator=generator)
+    good[:, 6] = torch.rand((5, 3), generator=generator)
+
+    def loss(votes_BA):
+        return float(((votes_BA - wanted) ** 2).mean())
+
+    assert least_missed(good, loss, 0) == []
+    assert least_missed(good, loss, 2) == [3, 6]
+
+
+def test_a_branch_taken_out_saves_an_eighth_of_the_cores_that_were_its():
+    network, _ = calibrated("1chip")
+    whole = cores(network.to_integer())
+    network.silence([0])
+    one = cores(network.to_integer())
+    network.silence([0, 1])
+    two = cores(network.to_integer())
+    print(whole, one, two)
+    assert two < one < whole

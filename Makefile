@@ -26,7 +26,7 @@ install: $(STAMP)
 # come with the [lava] extra, and it is installed without asking them. So are NeuroBench, which a test compares
 # with, its snnTorch, and CleanRL, whose networks a test saves: what else they ask for (datasets, audio, old pins) the
 # tests do not touch. dm_control declares labmaze, which has no wheel for Python 3.13 and is not needed: the rest comes
-# with the [control] extra. A PyTorch that was put there before stays: README says how to get a small one.
+# with the [control] extra. A PyTorch that was put there before stays: docs/install.md says how to get a small one.
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.10-3.13 found; install one or give PYTHON=/path/to/python3"; exit 1; }
 	$(PYTHON) -m venv $(VENV)

@@ -100,7 +100,7 @@ def measure(options: argparse.Namespace, seconds: float, port: int | None) -> di
     return {
         **{key: summary[key] for key in KEYS},
         "stood_still_before_each_miss_ms": [
-            round(1e3 * witness.stood_still_s(deadline - period_s, deadline), 1)
+            round(1e3 * witness.stood_still_s(deadline - period_s, deadline)[1], 1)
             for deadline in summary["missed_at"]
         ],
         "worst_stall_ms": max(core["worst_ms"] for core in witness.found),

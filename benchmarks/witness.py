@@ -72,12 +72,34 @@ class Witness:
     ) -> None:
         self.found = [json.loads(process.communicate()[0]) for process in self._processes]
 
-    def stood_still_s(self, began: float, ended: float) -> float:
-        """Return for how long, between two Unix times, at least one core stood still, seconds."""
-        stalls = sorted((at - length_ms / 1e3, at) for core in self.found for at, length_ms in core["stalls"])
-        total_s = 0.0
-        for start, end in stalls:
-            start, end = max(start, began), min(end, ended)
-            if start < end:
-                total_s, began = total_s + end - start, end
-        return total_s
+    @property
+    def real_time(self) -> bool:
+        """True where every core's witness ran before the measured program; else what it found may be that program's."""
+        return all(core["real_time"] for core in self.found)
+
+    def stood_still_s(self, began: float, ended: float) -> tuple[float, float]:
+        """Return for how long, between two Unix times, all cores stood still at once, and for how long any did, s."""
+        edges = []
+        for core in self.found:
+            for at, length_ms in core["stalls"]:
+                start, end = max(began, at - length_ms / 1e3), min(ended, at)
+                edges += [(start, 1), (end, -1)] if start < end else []
+        all_s = any_s = last = 0.0
+        still = 0
+        for at, change in sorted(edges):
+            all_s += (at - last) * (still == len(self.found))
+            any_s += (at - last) * (still > 0)
+            last, still = at, still + change
+        return all_s, any_s
+
+
+def explained(still_s: list[float], period_s: float, needed_s: float) -> int:
+    """Return how many misses the machine's standing still explains.
+
+    Args:
+        still_s: for how long it stood still in the period before each missed deadline, seconds.
+        period_s: that a decision has.
+        needed_s: that 99 of 100 decisions took at most. Where that is longer than a period, the agent itself is too
+            slow, and nothing is explained.
+    """
+    return sum(period_s - still < needed_s < period_s for still in still_s)

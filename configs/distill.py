@@ -81,9 +81,9 @@ class DistillConfig(Options):
     """What is summed: mean rates of ``layers``, mean rates of all ``features`` of the net, or half their ``squares``
     (a reading of Esser 2016, docs/distillation.md)."""
     prune: Annotated[int, Range(0, 7)] = 0
-    """Eighths of the net to take out while training, so that it needs fewer cores: whole branches, those whose votes
-    are missed least."""
-    prune_at: Share = 0.25
+    """Branches of the net's eight to take out while training, so that it needs fewer cores: those whose votes are
+    missed least."""
+    prune_at: Annotated[float, Range(0, 0.99)] = 0.25
     """Part of the training after which they are taken out."""
     stream: bool = False
     """Learn while the teacher plays, without a buffer: its play goes into a ring in memory (McKinstry 2018)."""

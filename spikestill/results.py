@@ -20,6 +20,7 @@ from spikestill.common.atomic import write_text
 from spikestill.common.errors import UserError
 from spikestill.common.json_file import read_object
 from spikestill.common.zoo import ROOT
+from spikestill.runtime.evaluate import percentage
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TABLES = ("table2", "table3", "figure4", "penalty", "prune")
@@ -95,13 +96,17 @@ def interval(low_high: Any, digits: int = 1) -> str:
     return "" if not low_high else f"{number(low_high[0], digits)} to {number(low_high[1], digits)}"
 
 
+def budget(cell: Cell) -> str:
+    """Return a cell's seeds and hours."""
+    return f"{cell['done']} seed{'s' if cell['done'] != 1 else ''}, {number(cell['hours'], 2)} h"
+
+
 def measured(cell: Cell | None) -> str:
     """Return percent of the teacher with its interval, seeds and hours; '' where the cell was not run."""
     if cell is None or "evaluate.percent_of_teacher" not in cell:
         return ""
-    seeds = f"{cell['done']} seed{'s' if cell['done'] != 1 else ''}"
     ci = interval(cell.get("evaluate.percent_of_teacher_ci95"))
-    return f"{number(cell['evaluate.percent_of_teacher'])} ({ci}; {seeds}, {number(cell['hours'], 2)} h)"
+    return f"{number(cell['evaluate.percent_of_teacher'])} ({ci}; {budget(cell)})"
 
 
 def teachers(found: Mapping[str, Card]) -> list[str]:
@@ -224,10 +229,10 @@ def figure_4(own: Sequence[Cell]) -> list[str]:
         joint, single = mean(games, game, net), mean([game], game, net)
         if joint is None:
             return ""
-        score = float(joint["evaluate.mean"])
-        share = f"{number(100 * score / single['evaluate.mean'])} %: " if single else ""
+        share = percentage(joint["evaluate.mean"], single["evaluate.mean"]) if single else None
+        told = f"{number(share)} %: " if share is not None else ""
         ci = interval(joint.get("evaluate.ci95"))
-        return f"{share}{number(score)} ({ci}; {joint['done']} seeds, {number(joint['hours'], 2)} h)"
+        return f"{told}{number(joint['evaluate.mean'])} ({ci}; {budget(joint)})"
 
     rows = [
         [

@@ -3,7 +3,8 @@
 The groups of every net of Table 1 divide by eight from some layer on, and a group reads neighbouring features. So the
 features of that layer and of all later ones fall into eight blocks that never meet: block k of a layer is its k-th
 eighth, and reads block k of the layer before. Where a block's neurons never fire, the mapper gives no core to what only
-they read: a branch taken out saves an eighth of the cores from there on, and part of the layer before.
+they read: a branch taken out saves an eighth of the cores from there on, and part of the layer before. The last layer's
+silent voters keep theirs: a core map has every voter.
 
 Axis suffixes: B batch, K branches, V voters of an action, A actions, O output features.
 """

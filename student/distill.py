@@ -165,6 +165,11 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
         with sitting:
             _train(training, sitting)
         finished = training.step >= config.steps
+        if finished and len(training.pruned) != config.prune:
+            raise UserError(
+                f"prune {config.prune}: the training ended at step {training.step} before branches were taken out",
+                "go on with more --steps and --resume",
+            )
         if finished and config.recalibration_batches:
             print("distill: takes the statistics of the finished weights", file=sys.stderr, flush=True)
             training.recalibrate(config.recalibration_batches)

@@ -150,10 +150,11 @@ class Distillation:
             checkpoint, SCHEMA, "give a distill-checkpoint.safetensors, or leave it out"
         )
         theirs, config = json.loads(metadata["config"]), plain(self.config)
-        if theirs.get("prune", 0):
+        pruned = json.loads(metadata["counters"]).get("pruned", [])
+        if pruned and len(pruned) != self.config.prune:
             raise UserError(
-                f"{checkpoint}: trains a student without {theirs['prune']} of its branches, which would come back",
-                "give a checkpoint of a training without --prune",
+                f"{checkpoint}: its student lacks {len(pruned)} branches, prune is {self.config.prune}",
+                f"give --prune {len(pruned)}, or another checkpoint",
             )
         for option in ("architecture", "window"):
             if theirs[option] != config[option]:
@@ -162,6 +163,7 @@ class Distillation:
                     f"give --{option} {theirs[option]}, or another checkpoint",
                 )
         self._load_network(tensors, checkpoint, "give another checkpoint, or leave --initial out")
+        self._take_out(pruned)
 
     def _load_network(self, tensors: dict[str, Tensor], path: Path, remedy: str) -> None:
         prefix = "network."
@@ -234,7 +236,9 @@ class Distillation:
         return gradients, statistics, loss.detach(), agree, means, whole.detach()
 
     def _loss(self, rates: Tensor, q: Tensor) -> Tensor:
-        outputs = student_outputs(self.config.loss, rates, self.config.logit_scale)
+        """Return the loss of mean votes; those of the branches that are left count as all."""
+        whole = rates * (BRANCHES / (BRANCHES - len(self.pruned)))
+        outputs = student_outputs(self.config.loss, whole, self.config.logit_scale)
         return distillation_loss(self.config.loss, outputs, q, self.config.temperature)
 
     def train_step(self) -> tuple[float, float]:
@@ -246,7 +250,11 @@ class Distillation:
             UserError: the loss, with the hints' part, is not finite; the network is left as it was.
         """
         self.source.advance()
-        if self.config.prune and not self.pruned and self.step >= self.config.prune_at * self.config.steps:
+        if (
+            self.config.prune
+            and not self.pruned
+            and self.step >= int(self.config.prune_at * self.config.steps)
+        ):
             self._prune()
         stacks, q, game = (torch.from_numpy(array) for array in self._draw(self.rng))
         weights = self.network.working_weights()
@@ -274,16 +282,28 @@ class Distillation:
         votes, q = [], []
         with torch.no_grad():
             for drawn in (self._draw(rng) for _ in range(PRUNE_BATCHES)):
-                _, _, spikes = self.network.propagate(
-                    self._stacks(drawn.stacks), weights, renormalise=True, kept=(last,)
-                )
+                _, _, spikes = self.network.propagate(self._stacks(drawn.stacks), weights, kept=(last,))
                 votes.append(votes_by_branch(spikes[last].float().mean(dim=(2, 3)), self.network.actions))
                 q.append(torch.from_numpy(drawn.q_values).to(self.device))
         taught = torch.cat(q)
-        self.pruned = least_missed(
-            torch.cat(votes), lambda votes_BA: float(self._loss(votes_BA, taught)), self.config.prune
+        self._take_out(
+            least_missed(torch.cat(votes), lambda rates: float(self._loss(rates, taught)), self.config.prune)
         )
-        self.network.silence(self.pruned)
+
+    def _take_out(self, branches: list[int]) -> None:
+        """Silence these branches from now on; [] for none.
+
+        Raises:
+            ValueError: they are not as many different branches, ascending, as are to be taken out.
+        """
+        known = all(type(branch) is int and branch in range(BRANCHES) for branch in branches)
+        if not known or branches != sorted(set(branches)) or len(branches) not in (0, self.config.prune):
+            raise ValueError(
+                f"pruned is {branches}, {self.config.prune} of the branches 0..{BRANCHES - 1} wanted"
+            )
+        self.pruned = branches
+        if branches:
+            self.network.silence(branches)
 
     def _collect(self, gradients: Sequence[Sequence[Tensor]]) -> bool:
         """Give every parameter the sum of the shares' gradients, unscaled; return whether all are finite."""
@@ -450,12 +470,7 @@ class Distillation:
             )
             self.scale = LossScale(value, period, good)
         self.skipped = counters["skipped"]
-        pruned = counters["pruned"]
-        if pruned != sorted(set(pruned) & set(range(BRANCHES))) or len(pruned) not in (0, self.config.prune):
-            raise ValueError(
-                f"pruned is {pruned}, {self.config.prune} of the branches 0..{BRANCHES - 1} wanted"
-            )
-        self.pruned = pruned
+        self._take_out(counters["pruned"])
         if counters.get("fitted") is not None:
             self.keep(Fitted(*counters["fitted"]))
         self.rng.bit_generator.state = counters["rng"]

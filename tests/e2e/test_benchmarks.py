@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from benchmarks import measurement
+from benchmarks.witness import Witness, explained
 from spikestill.common.provenance import Provenance
 from spikestill.configs.record import RecordConfig
 from spikestill.dataset import recorder
@@ -69,3 +70,24 @@ def test_those_of_recording_and_distilling_run(tmp_path: Path, monkeypatch: pyte
         written = json.loads((tmp_path / "results" / f"{name}.json").read_text())
         assert written["figures"][figure] > 0
         assert written["command"].startswith(f"python -m benchmarks.{name} ")
+
+
+def test_a_witness_tells_for_how_long_any_core_and_all_cores_stood_still() -> None:
+    witness = Witness()
+    # Core 0 still from 1 to 3 s and from 5 to 6 s, core 1 from 2 to 4 s and from 8 to 9 s.
+    witness.found = [
+        {"core": 0, "real_time": True, "stalls": [(3.0, 2000.0), (6.0, 1000.0)]},
+        {"core": 1, "real_time": True, "stalls": [(4.0, 2000.0), (9.0, 1000.0)]},
+    ]
+    assert witness.stood_still_s(0.0, 10.0) == pytest.approx((1.0, 5.0))
+    assert witness.stood_still_s(2.5, 5.5) == pytest.approx((0.5, 2.0))
+    assert witness.stood_still_s(6.5, 7.5) == (0.0, 0.0)
+    assert witness.real_time
+
+
+def test_a_miss_is_explained_where_too_little_of_its_time_was_left_for_a_usual_decision() -> None:
+    still_s = [0.016, 0.0145, 0.010, 0.0]
+    assert explained(still_s, 1 / 60, 0.002) == 1
+    assert explained(still_s, 1 / 60, 0.003) == 2
+    # An agent that usually takes more than a period misses by itself.
+    assert explained(still_s, 1 / 60, 0.020) == 0

@@ -61,7 +61,26 @@ def play(
     return ticks, telemetry, clock, agent
 
 
+class Noting(Telemetry):
+    """Telemetry that keeps how long after its deadline each miss was noticed, as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noticed_s: list[float] = []
+
+    def add_miss(self, late_s: float) -> None:
+        self.noticed_s.append(late_s)
+        super().add_miss(late_s)
+
+
 PONG = EnvironmentConfig(game="pong")
+
+
+def test_a_miss_is_told_by_its_deadline() -> None:
+    telemetry = Telemetry()
+    before = time.time()
+    telemetry.add_miss(100.0)
+    assert before - 100 - 0.001 <= telemetry.missed_at[0] <= time.time() - 100 + 0.001
 
 
 def test_an_agent_within_a_frame_plays_the_training_environments_game() -> None:
@@ -112,7 +131,7 @@ def test_a_slow_agent_misses_and_the_last_action_is_held() -> None:
 
 @pytest.mark.parametrize(("agent_frames", "misses"), [(3.5, 0), (5.5, 1)])
 def test_a_game_that_is_late_itself_does_not_make_an_answer_timely(agent_frames: float, misses: int) -> None:
-    clock, telemetry, emulator = VirtualClock(), Telemetry(), Emulator(PONG, 1)
+    clock, telemetry, emulator = VirtualClock(), Noting(), Emulator(PONG, 1)
     delays_s = [0.5 * FRAME_S] * 9 + [agent_frames * FRAME_S] + [0.5 * FRAME_S]
     loop = play_live([Session("timed", emulator, TimedAgent(clock, delays_s, 6), clock, telemetry)], clock)
     missed = []
@@ -124,6 +143,8 @@ def test_a_game_that_is_late_itself_does_not_make_an_answer_timely(agent_frames:
     emulator.close()
     assert (telemetry.decisions, telemetry.misses, telemetry.lost_s) == (25, misses, 0)
     assert len(missed) == misses
+    # Due after four frames, noticed after seven.
+    assert telemetry.noticed_s == [pytest.approx(3 * FRAME_S)] * misses
 
 
 def test_an_agent_slower_than_its_period_misses_every_decision_and_the_game_goes_on() -> None:

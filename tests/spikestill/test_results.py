@@ -69,7 +69,7 @@ def test_a_game_of_a_joint_student_stands_beside_the_single_games_student(tmp_pa
     page = results.page(tmp_path / "zoo", tmp_path)
     lines = page[page.index("## Figure 4") :].splitlines()
     assert "| pong, qbert | pong |  |  |  |  |" in lines
-    assert "| pong, qbert | qbert |  | 75.0 %: 3,000.0 (3,900.0 to 4,100.0; 1 seeds, 2.00 h) |  |  |" in lines
+    assert "| pong, qbert | qbert |  | 75.0 %: 3,000.0 (3,900.0 to 4,100.0; 1 seed, 2.00 h) |  |  |" in lines
 
 
 def test_nets_with_branches_taken_out_stand_with_their_cores(tmp_path):

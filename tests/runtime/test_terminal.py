@@ -135,29 +135,40 @@ class Terminal:
             stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, cwd=ROOT, start_new_session=True,
         )  # fmt: skip
         os.close(theirs)
+        self._shown = b""
 
     def modes(self) -> list[Any]:
         return termios.tcgetattr(self.descriptor)
 
     def stopped(self) -> str:
-        """Return the signal that stops the job, once it does."""
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().decode().strip()
+        """Return the signal that stops the job, once it does; what is shown until then is for the next reading.
+
+        The terminal is read all the while, as a real one is: where nobody reads it, who writes there waits.
+        """
+        said = self.process.stdout
+        assert said is not None
+        while said not in select.select([self.descriptor, said], [], [])[0] and self._take():
+            pass
+        return said.readline().decode().strip()
+
+    def _take(self) -> bool:
+        """Keep what is there to be read; return False where the terminal is closed."""
+        try:
+            self._shown += os.read(self.descriptor, 65536)
+        except OSError:
+            return False
+        return True
 
     def press(self, key: str) -> None:
         os.write(self.descriptor, key.encode())
 
     def read(self, seconds: float, until: str = "") -> str:
         """Return what is shown until ``until`` is, or for so many seconds."""
-        shown, deadline = b"", time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            if select.select([self.descriptor], [], [], left)[0]:
-                try:
-                    shown += os.read(self.descriptor, 65536)
-                except OSError:
-                    break
-            if until and until.encode() in shown:
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and not (until and until.encode() in self._shown):
+            if select.select([self.descriptor], [], [], left)[0] and not self._take():
                 break
+        shown, self._shown = self._shown, b""
         return shown.decode(errors="replace")
 
 

@@ -31,6 +31,20 @@ KEYS = (
     "seconds", "decisions", "misses", "missed_at", "unseen", "latency_ms", "jitter_ms", "lost_s", "scores",
     "joules_per_decision", "histogram", "video_frames", "dropped_video_frames",
 )  # fmt: skip
+AGENT_KEYS = ("agent", "decisions", "misses", "missed_at", "latency_ms", "state")
+
+
+def stood_still(told: dict[str, Any], witness: Witness, period_s: float) -> dict[str, Any]:
+    """Return for how long the machine stood still before each miss of an agent, and how many that explains."""
+    found = [witness.stood_still_s(deadline - period_s, deadline) for deadline in told["missed_at"]]
+    all_s, any_s = ([each[kind] for each in found] for kind in (0, 1))
+    needed_s = told["latency_ms"]["p99"] / 1e3
+    return {
+        "explained": explained(any_s, period_s, needed_s) if witness.real_time else None,
+        "explained_by_all_cores": explained(all_s, period_s, needed_s) if witness.real_time else None,
+        "stood_still_before_each_miss_ms": [round(1e3 * each, 1) for each in any_s],
+        "all_cores_stood_still_ms": [round(1e3 * each, 1) for each in all_s],
+    }
 
 
 def measure(agent: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -51,23 +65,17 @@ def measure(agent: str, options: argparse.Namespace) -> dict[str, Any]:
             summary = run(config, Path(folder)).summary
     period_s = options.frame_skip / summary["rate_hz"]
     stalls = sorted(stall for core in witness.found for stall in core["stalls"])
-    still = [witness.stood_still_s(deadline - period_s, deadline) for deadline in summary["missed_at"]]
-    all_s, any_s = ([each[kind] for each in still] for kind in (0, 1))
-    needed_s = summary["latency_ms"]["p99"] / 1e3
     found = {
         **{key: summary[key] for key in KEYS},
         "load_before": round(load, 2),
         "load_after": round(os.getloadavg()[0], 2),
-        "explained": explained(any_s, period_s, needed_s) if witness.real_time else None,
-        "explained_by_all_cores": explained(all_s, period_s, needed_s) if witness.real_time else None,
-        "stood_still_before_each_miss_ms": [round(1e3 * each, 1) for each in any_s],
-        "all_cores_stood_still_ms": [round(1e3 * each, 1) for each in all_s],
         "witness": [{**core, "stalls": len(core["stalls"])} for core in witness.found],
         "stalls_over_a_period": [stall for stall in stalls if stall[1] > 1e3 * period_s][:2_000],
+        **stood_still(summary, witness, period_s),
     }
     if len(summary["agents"]) > 1:
         found["agents"] = [
-            {key: told[key] for key in ("agent", "decisions", "misses", "missed_at", "latency_ms", "state")}
+            {**{key: told[key] for key in AGENT_KEYS}, **stood_still(told, witness, period_s)}
             for told in summary["agents"]
         ]
     return found

@@ -136,12 +136,12 @@ def cores_policy(core_map: CoreMap, game: str) -> VotingPolicy:
     from spikestill.deploy.simulator import CoreSimulator
     from spikestill.runtime.activity import core_grid
 
-    simulator = CoreSimulator(core_map)
+    simulator, chips = CoreSimulator(core_map), core_map.chips
     return VotingPolicy(
         lambda stack_CHW: (simulator.votes(stack_CHW), simulator.trace()),
         layout=core_grid(core_map, simulator.layout),
         legal=actions_in(core_map.legal, game),
-        joules=lambda trace, period_s: decision_j(core_map.chips, int(trace.events()[0]), period_s),
+        joules=lambda trace, period_s: decision_j(chips, int(trace.events()[0]), period_s),
     )
 
 

@@ -147,8 +147,9 @@ class Terminal:
         """
         said = self.process.stdout
         assert said is not None
-        while said not in select.select([self.descriptor, said], [], [])[0] and self._take():
-            pass
+        while said.fileno() not in select.select([self.descriptor, said.fileno()], [], [])[0]:
+            if not self._take():
+                break
         return said.readline().decode().strip()
 
     def _take(self) -> bool:

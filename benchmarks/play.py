@@ -5,7 +5,8 @@
 A witness on each core (``benchmarks/witness.py``) notes when the machine itself stood still. Of each miss it is kept
 for how long all cores and any core did, of the time that the decision had. ``explained`` counts the misses where a core
 left so little of it that not even 99 of 100 decisions would have come in time, ``explained_by_all_cores`` those where
-all cores at once did; null where no witness could run in real time. Files are the zoo's unless given. The agents play
+all cores at once did; null where no witness could run in real time. ``misses_by_standing_still`` puts them beside all
+periods in which the machine stood still as long. Files are the zoo's unless given. The agents play
 one after another, the same game from the same seed; run it on a machine that does nothing else (the load before each
 is in the result).
 Writes ``benchmarks/results/play-AGENT.json``.
@@ -16,11 +17,16 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from benchmarks.measurement import finish
-from benchmarks.witness import Witness, explained
+from benchmarks.witness import Witness, by_share, explained
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.play import PlayConfig
 from spikestill.runtime.play import run
@@ -34,16 +40,27 @@ KEYS = (
 AGENT_KEYS = ("agent", "decisions", "misses", "missed_at", "latency_ms", "state")
 
 
-def stood_still(told: dict[str, Any], witness: Witness, period_s: float) -> dict[str, Any]:
-    """Return for how long the machine stood still before each miss of an agent, and how many that explains."""
-    found = [witness.stood_still_s(deadline - period_s, deadline) for deadline in told["missed_at"]]
-    all_s, any_s = ([each[kind] for each in found] for kind in (0, 1))
+def stood_still(
+    told: Mapping[str, Any], witness: Witness, began_s: npt.NDArray[np.float64], period_s: float
+) -> dict[str, Any]:
+    """Return for how long the machine stood still before each miss of an agent, and how many that explains.
+
+    Args:
+        told: of the agent.
+        witness: of the play.
+        began_s: Unix times at which the periods of the play began.
+        period_s: that a decision has.
+    """
+    deadlines = np.array(told["missed_at"])
+    all_s, any_s = witness.stood_still_s(deadlines - period_s, deadlines)
+    periods_s = witness.stood_still_s(began_s, began_s + period_s)[1]
     needed_s = told["latency_ms"]["p99"] / 1e3
     return {
         "explained": explained(any_s, period_s, needed_s) if witness.real_time else None,
         "explained_by_all_cores": explained(all_s, period_s, needed_s) if witness.real_time else None,
-        "stood_still_before_each_miss_ms": [round(1e3 * each, 1) for each in any_s],
-        "all_cores_stood_still_ms": [round(1e3 * each, 1) for each in all_s],
+        "stood_still_before_each_miss_ms": np.round(1e3 * any_s, 1).tolist(),
+        "all_cores_stood_still_ms": np.round(1e3 * all_s, 1).tolist(),
+        "misses_by_standing_still": by_share(any_s, periods_s, period_s),
     }
 
 
@@ -63,7 +80,9 @@ def measure(agent: str, options: argparse.Namespace) -> dict[str, Any]:
         )
         with Witness() as witness:
             summary = run(config, Path(folder)).summary
+            ended_s = time.time()
     period_s = options.frame_skip / summary["rate_hz"]
+    began_s = np.arange(ended_s - summary["seconds"], ended_s - period_s, period_s)
     stalls = sorted(stall for core in witness.found for stall in core["stalls"])
     found = {
         **{key: summary[key] for key in KEYS},
@@ -71,11 +90,11 @@ def measure(agent: str, options: argparse.Namespace) -> dict[str, Any]:
         "load_after": round(os.getloadavg()[0], 2),
         "witness": [{**core, "stalls": len(core["stalls"])} for core in witness.found],
         "stalls_over_a_period": [stall for stall in stalls if stall[1] > 1e3 * period_s][:2_000],
-        **stood_still(summary, witness, period_s),
+        **stood_still(summary, witness, began_s, period_s),
     }
     if len(summary["agents"]) > 1:
         found["agents"] = [
-            {**{key: told[key] for key in AGENT_KEYS}, **stood_still(told, witness, period_s)}
+            {**{key: told[key] for key in AGENT_KEYS}, **stood_still(told, witness, began_s, period_s)}
             for told in summary["agents"]
         ]
     return found

@@ -23,6 +23,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.measurement import finish
 from benchmarks.witness import Witness
 from spikestill.configs.environment import EnvironmentConfig
@@ -96,13 +98,12 @@ def measure(options: argparse.Namespace, seconds: float, port: int | None) -> di
             port=port or 0,
         )
         summary = run(config, Path(folder)).summary
-    period_s = options.frame_skip / summary["rate_hz"]
+    period_s, deadlines = options.frame_skip / summary["rate_hz"], np.array(summary["missed_at"])
     return {
         **{key: summary[key] for key in KEYS},
-        "stood_still_before_each_miss_ms": [
-            round(1e3 * witness.stood_still_s(deadline - period_s, deadline)[1], 1)
-            for deadline in summary["missed_at"]
-        ],
+        "stood_still_before_each_miss_ms": np.round(
+            1e3 * witness.stood_still_s(deadlines - period_s, deadlines)[1], 1
+        ).tolist(),
         "worst_stall_ms": max(core["worst_ms"] for core in witness.found),
     }
 

@@ -14,9 +14,12 @@ import sys
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 PRIORITY = 20
-NOTED_MS = 1.0
-"""Stalls from here on are noted; one may have begun as much earlier as the witness sleeps, a millisecond."""
+NOTED_MS = 0.5
+"""Stalls from here on are noted; one may have begun up to a millisecond earlier, for so long the witness sleeps."""
 SCRIPT = """
 import json, os, select, signal, sys, time
 core, priority, noted_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]) / 1e3
@@ -77,23 +80,27 @@ class Witness:
         """True where every core's witness ran before the measured program; else what it found may be that program's."""
         return all(core["real_time"] for core in self.found)
 
-    def stood_still_s(self, began: float, ended: float) -> tuple[float, float]:
-        """Return for how long, between two Unix times, all cores stood still at once, and for how long any did, s."""
-        edges = []
+    def stood_still_s(
+        self, began: npt.NDArray[np.float64], ended: npt.NDArray[np.float64]
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return for how long, between Unix times, all cores stood still at once, and for how long any did, s."""
+        edges = [(0.0, 0)]
         for core in self.found:
             for at, length_ms in core["stalls"]:
-                start, end = max(began, at - length_ms / 1e3), min(ended, at)
-                edges += [(start, 1), (end, -1)] if start < end else []
-        all_s = any_s = last = 0.0
-        still = 0
-        for at, change in sorted(edges):
-            all_s += (at - last) * (still == len(self.found))
-            any_s += (at - last) * (still > 0)
-            last, still = at, still + change
-        return all_s, any_s
+                edges += [(at - length_ms / 1e3, 1), (at, -1)]
+        at_s, change = np.array(sorted(edges)).T
+        still, span_s = np.cumsum(change)[:-1], np.diff(at_s)
+        all_s, any_s = (
+            np.concatenate([[0.0], np.cumsum(span_s * counted)])
+            for counted in (still == len(self.found), still > 0)
+        )
+        return (
+            np.interp(ended, at_s, all_s) - np.interp(began, at_s, all_s),
+            np.interp(ended, at_s, any_s) - np.interp(began, at_s, any_s),
+        )
 
 
-def explained(still_s: list[float], period_s: float, needed_s: float) -> int:
+def explained(still_s: npt.NDArray[np.float64], period_s: float, needed_s: float) -> int:
     """Return how many misses the machine's standing still explains.
 
     Args:
@@ -102,4 +109,25 @@ def explained(still_s: list[float], period_s: float, needed_s: float) -> int:
         needed_s: that 99 of 100 decisions took at most. Where that is longer than a period, the agent itself is too
             slow, and nothing is explained.
     """
-    return sum(period_s - still < needed_s < period_s for still in still_s)
+    return int((period_s - still_s < needed_s).sum()) if needed_s < period_s else 0
+
+
+def by_share(
+    missed_s: npt.NDArray[np.float64], all_s: npt.NDArray[np.float64], period_s: float
+) -> list[dict[str, Any]]:
+    """Return periods and misses by how much of the period the machine stood still.
+
+    Args:
+        missed_s: for how long it stood still in the period before each missed deadline, seconds.
+        all_s: the same of every period that was played, missed or not.
+        period_s: that a decision has.
+
+    Returns:
+        for each quarter of a period ``stood_still`` (the shares it is from and to), ``periods`` and ``misses``.
+    """
+    edges = np.linspace(0.0, 1.0, 5)
+    counts = [np.histogram(np.clip(each / period_s, 0.0, 1.0), edges)[0] for each in (all_s, missed_s)]
+    return [
+        {"stood_still": [float(low), float(high)], "periods": int(periods), "misses": int(misses)}
+        for low, high, periods, misses in zip(edges, edges[1:], *counts, strict=False)
+    ]

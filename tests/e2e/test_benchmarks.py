@@ -7,11 +7,12 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from benchmarks import measurement
-from benchmarks.witness import Witness, explained
+from benchmarks.witness import Witness, by_share, explained
 from spikestill.common.provenance import Provenance
 from spikestill.configs.record import RecordConfig
 from spikestill.dataset import recorder
@@ -79,15 +80,24 @@ def test_a_witness_tells_for_how_long_any_core_and_all_cores_stood_still() -> No
         {"core": 0, "real_time": True, "stalls": [(3.0, 2000.0), (6.0, 1000.0)]},
         {"core": 1, "real_time": True, "stalls": [(4.0, 2000.0), (9.0, 1000.0)]},
     ]
-    assert witness.stood_still_s(0.0, 10.0) == pytest.approx((1.0, 5.0))
-    assert witness.stood_still_s(2.5, 5.5) == pytest.approx((0.5, 2.0))
-    assert witness.stood_still_s(6.5, 7.5) == (0.0, 0.0)
+    began, ended = np.array([0.0, 2.5, 6.5]), np.array([10.0, 5.5, 7.5])
+    both, either = witness.stood_still_s(began, ended)
+    assert both == pytest.approx([1.0, 0.5, 0.0])
+    assert either == pytest.approx([5.0, 2.0, 0.0])
+    witness.found = [{"core": 0, "real_time": True, "stalls": []}]
+    assert not np.any(witness.stood_still_s(began, ended))
     assert witness.real_time
 
 
 def test_a_miss_is_explained_where_too_little_of_its_time_was_left_for_a_usual_decision() -> None:
-    still_s = [0.016, 0.0145, 0.010, 0.0]
+    still_s = np.array([0.016, 0.0145, 0.010, 0.0])
     assert explained(still_s, 1 / 60, 0.002) == 1
     assert explained(still_s, 1 / 60, 0.003) == 2
     # An agent that usually takes more than a period misses by itself.
     assert explained(still_s, 1 / 60, 0.020) == 0
+
+
+def test_misses_stand_beside_the_periods_in_which_the_machine_stood_still_as_long() -> None:
+    found = by_share(np.array([0.9, 1.0, 0.6]), np.array([0.0, 0.1, 0.6, 0.7, 0.9, 1.0, 1.01]), 1.0)
+    assert [each["periods"] for each in found] == [2, 0, 2, 3]
+    assert [each["misses"] for each in found] == [0, 0, 1, 2]

@@ -26,29 +26,12 @@ def emit(
     provenance: Provenance,
 ) -> CoreMap:
     """Return the core map."""
-    known: dict[bytes, int] = {}
-    crossbars: list[npt.NDArray[np.uint64]] = []
-    core_crossbar = []
-    features: list[npt.NDArray[np.int64]] = []
-    rows: list[npt.NDArray[np.int64]] = []
-    columns: list[npt.NDArray[np.int64]] = []
-    for layer in layers:
-        index = np.array([known.setdefault(each.tobytes(), len(known)) for each in layer.crossbars], np.int32)
-        crossbars.extend(layer.crossbars[at] for at in np.flatnonzero(index >= len(crossbars)))
-        core_crossbar.append(index[layer.core_crossbar_C])
-        used = layer.source_CN != NONE
-        position = np.unravel_index(np.where(used, layer.source_CN, 0), layer.pruned.lowered.out_shape)
-        for found, axis in zip((features, rows, columns), position, strict=True):
-            found.append(np.where(used, axis, NONE))
-    first = layers[0]
-    core, axon = np.nonzero(first.axon_source_CA[: first.computing] != NONE)
-    source = first.axon_source_CA[core, axon]
-    order = np.argsort(source, kind="stable")
-    transduced = int(np.prod(first.pruned.lowered.in_shape))
-    start = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=transduced))])
+    crossbars, core_crossbar_C = _distinct_crossbars(layers)
+    feature_CN, row_CN, column_CN = _positions(layers)
+    start_S, core_E, axon_E = _inputs(layers[0])
     last = layers[-1]
     voter, neuron = np.nonzero(last.source_CN != NONE)
-    voted = features[-1][voter, neuron]
+    voted = feature_CN[-len(last.source_CN) :][voter, neuron]
     words = -(-spec.axons // WORD_BITS)
     return CoreMap(
         spec=spec,
@@ -61,28 +44,64 @@ def emit(
         legal=net.legal,
         crossbar_XNW=np.array(crossbars, np.uint64).reshape(-1, spec.neurons, words),
         weight_Y=WEIGHTS.copy(),
-        core_crossbar_C=np.concatenate(core_crossbar),
+        core_crossbar_C=core_crossbar_C,
         core_layer_C=np.repeat(
             [layer.pruned.lowered.index for layer in layers], [layer.cores for layer in layers]
         ).astype(np.int16),
         core_relay_C=np.concatenate([np.arange(layer.cores) >= layer.computing for layer in layers]),
         axon_type_CA=np.concatenate([layer.minus_CA for layer in layers]).astype(np.uint8),
         theta_CN=np.concatenate([layer.theta_CN for layer in layers]),
-        feature_CN=np.concatenate(features).astype(np.int32),
-        row_CN=np.concatenate(rows).astype(np.int16),
-        column_CN=np.concatenate(columns).astype(np.int16),
+        feature_CN=feature_CN.astype(np.int32),
+        row_CN=row_CN.astype(np.int16),
+        column_CN=column_CN.astype(np.int16),
         dest_core_CN=routes.dest_core_CN,
         dest_axon_CN=np.concatenate([layer.dest_axon_CN for layer in layers]),
         dest_delay_CN=routes.delay_CN,
         chip_C=placement.chip_C,
         x_C=placement.x_C,
         y_C=placement.y_C,
-        input_start_S=start.astype(np.int64),
-        input_core_E=core[order].astype(np.int32),
-        input_axon_E=axon[order].astype(np.int16),
-        input_delay_E=np.full(len(order), routes.input_delay, np.uint8),
+        input_start_S=start_S.astype(np.int64),
+        input_core_E=core_E.astype(np.int32),
+        input_axon_E=axon_E.astype(np.int16),
+        input_delay_E=np.full(len(core_E), routes.input_delay, np.uint8),
         output_core_V=(placement.first_core_L[-2] + voter).astype(np.int32),
         output_neuron_V=neuron.astype(np.int16),
         output_action_V=(voted % net.actions).astype(np.int16),
         provenance=provenance,
     )
+
+
+def _distinct_crossbars(
+    layers: tuple[LayerCores, ...],
+) -> tuple[list[npt.NDArray[np.uint64]], npt.NDArray[np.int32]]:
+    """Return every crossbar of the net once, and which of them each core has, int32 (C,)."""
+    known: dict[bytes, int] = {}
+    crossbars: list[npt.NDArray[np.uint64]] = []
+    core_crossbar = []
+    for layer in layers:
+        index = np.array([known.setdefault(each.tobytes(), len(known)) for each in layer.crossbars], np.int32)
+        crossbars.extend(layer.crossbars[at] for at in np.flatnonzero(index >= len(crossbars)))
+        core_crossbar.append(index[layer.core_crossbar_C])
+    return crossbars, np.concatenate(core_crossbar)
+
+
+def _positions(layers: tuple[LayerCores, ...]) -> list[npt.NDArray[np.int64]]:
+    """Return feature, row and column of each core's neurons, int64 (C, N) each, NONE where there is none."""
+    found = []
+    for layer in layers:
+        used = layer.source_CN != NONE
+        position = np.unravel_index(np.where(used, layer.source_CN, 0), layer.pruned.lowered.out_shape)
+        found.append(np.where(used, position, NONE))
+    return list(np.concatenate(found, axis=1))
+
+
+def _inputs(
+    first: LayerCores,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return where each transduced neuron's entries begin, (S + 1,), and the core and axon of each entry, (E,)."""
+    core, axon = np.nonzero(first.axon_source_CA[: first.computing] != NONE)
+    source = first.axon_source_CA[core, axon]
+    order = np.argsort(source, kind="stable")
+    transduced = int(np.prod(first.pruned.lowered.in_shape))
+    start_S = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=transduced))])
+    return start_S, core[order], axon[order]

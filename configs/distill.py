@@ -82,7 +82,7 @@ class DistillConfig(Options):
     (a reading of Esser 2016, docs/distillation.md)."""
     prune: Annotated[int, Range(0, 7)] = 0
     """Branches of the net's eight to take out while training, so that it needs fewer cores: those whose votes are
-    missed least."""
+    missed least. Two are a pair of neighbours, four a half, with which the mapper saves most."""
     prune_at: Annotated[float, Range(0, 0.99)] = 0.25
     """Part of the training after which they are taken out."""
     stream: bool = False

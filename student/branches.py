@@ -3,8 +3,9 @@
 The groups of every net of Table 1 divide by eight from some layer on, and a group reads neighbouring features. So the
 features of that layer and of all later ones fall into eight blocks that never meet: block k of a layer is its k-th
 eighth, and reads block k of the layer before. Where a block's neurons never fire, the mapper gives no core to what only
-they read: a branch taken out saves an eighth of the cores from there on, and part of the layer before. The last layer's
-silent voters keep theirs: a core map has every voter.
+they read: a branch taken out saves an eighth of the cores from there on, and part of the layer before. Earlier layers
+have groups that feed two or four neighbouring branches. So two are taken out as a pair and four as a half of the net,
+which saves those groups too. The last layer's silent voters keep their cores: a core map has every voter.
 
 Axis suffixes: B batch, K branches, V voters of an action, A actions, O output features.
 """
@@ -49,21 +50,25 @@ def votes_by_branch(spikes_BO: Tensor, actions: int) -> Tensor:
 
 
 def least_missed(votes_BKA: Tensor, loss: Callable[[Tensor], float], count: int) -> list[int]:
-    """Return the ``count`` branches without which the loss is least, found one after another.
+    """Return ``count`` branches without which the loss is least, by what the mapper saves with them.
 
-    The votes of those that stay are scaled to their share, so that a branch is not kept for its number of votes alone.
+    They are a half (0-3 or 4-7), a pair (0-1, 2-3, ...) and a single one, as the binary digits of ``count`` say; the
+    largest block is chosen first. The votes of those that stay are scaled to their share, so that a block is not kept
+    for its number of votes alone.
 
     Args:
         votes_BKA: what :func:`votes_by_branch` gives.
         loss: of mean votes (B, A).
         count: 0..BRANCHES - 1.
     """
-    left = list(range(BRANCHES))
-    for _ in range(count):
+    left = set(range(BRANCHES))
+    for size in (4, 2, 1):
         found = []
-        for branch in left:
-            others = [other for other in left if other != branch]
-            votes_BA = votes_BKA[:, others].sum(dim=1) * (BRANCHES / len(others))
-            found.append((loss(votes_BA), branch))
-        left.remove(min(found)[1])
-    return [branch for branch in range(BRANCHES) if branch not in left]
+        for first in range(0, BRANCHES, size) if count & size else ():
+            others = sorted(left.difference(range(first, first + size)))
+            if len(others) == len(left) - size:
+                votes_BA = votes_BKA[:, others].sum(dim=1) * (BRANCHES / len(others))
+                found.append((loss(votes_BA), others))
+        if found:
+            left = set(min(found)[1])
+    return sorted(set(range(BRANCHES)) - left)

@@ -72,18 +72,31 @@ def test_the_votes_of_all_branches_are_the_nets_votes():
     assert np.array_equal((votes_BKA[0].sum(dim=0) * (4096 // 6)).round().numpy(), counted)
 
 
-def test_those_without_which_the_loss_is_least_are_taken_out():
+def test_those_without_which_the_loss_is_least_are_taken_out_in_blocks():
     generator = torch.Generator().manual_seed(0)
     wanted = torch.rand((5, 3), generator=generator)
     good = wanted[:, None].repeat(1, BRANCHES, 1) / BRANCHES
-    good[:, 3] = torch.rand((5, 3), generator=generator)
-    good[:, 6] = torch.rand((5, 3), generator=generator)
+    # By how much each branch is wrong: 3 most of all, its neighbour not at all.
+    for branch, wrong in ((3, 1.0), (6, 0.9), (7, 0.8)):
+        good[:, branch] += wrong * torch.rand((5, 3), generator=generator)
 
     def loss(votes_BA):
         return float(((votes_BA - wanted) ** 2).mean())
 
-    assert least_missed(good, loss, 0) == []
-    assert least_missed(good, loss, 2) == [3, 6]
+    found = [least_missed(good, loss, count) for count in range(BRANCHES)]
+    assert found[:4] == [[], [3], [6, 7], [3, 6, 7]]
+    assert found[4] == [4, 5, 6, 7]
+    assert found[5] == [3, 4, 5, 6, 7]
+    assert [len(each) for each in found] == list(range(BRANCHES))
+
+
+@pytest.mark.parametrize(("name", "chips"), [("2chip", 1), pytest.param("4chip", 2, marks=pytest.mark.slow)])
+def test_without_a_pair_of_branches_the_net_fits_on_fewer_chips(name, chips):
+    network, _ = calibrated(name)
+    room = chips * hardware("ns16e").cores_per_chip
+    assert cores_by_layer(network.to_integer()).sum() > room
+    network.silence([4, 5])
+    assert cores_by_layer(network.to_integer()).sum() <= room
 
 
 def test_branches_taken_out_save_their_share_of_the_cores_from_there_on_but_for_the_voters():

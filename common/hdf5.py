@@ -8,8 +8,6 @@ for arrays. The first file of a process costs the start of that process (0.14 s)
 from __future__ import annotations
 
 import dataclasses
-import errno
-import fcntl
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.file_lock import LET_GO_S, take_lock
 from spikestill.common.guard import Arrays, Guard, GuardedError
 from spikestill.common.limits import (
     HDF5_BYTES_PER_S,
@@ -85,7 +84,7 @@ class Hdf5File:
         # Without waiting, should a pipe have taken the file's place.
         self._descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            _share(self._descriptor)
+            take_lock(self._descriptor, "shared", LET_GO_S)
             self.size = os.fstat(self._descriptor).st_size
             found, _ = self._ask("describe")
             self.attributes: dict[str, Any] = dict(found["attributes"])
@@ -238,16 +237,3 @@ class Hdf5File:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _share(descriptor: int) -> None:
-    """Take a reader's lock; where the file system has no locks, do without.
-
-    Raises:
-        BlockingIOError: another process writes the file.
-    """
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
-            raise BlockingIOError(error.errno, "unable to lock file") from error

@@ -14,8 +14,14 @@ if TYPE_CHECKING:
     import torch
 
 
+WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
+"""What oneDNN, which computes PyTorch's products, may be held to by ONEDNN_MAX_CPU_ISA and then has no bf16."""
+
+
 def native_bf16() -> bool:
-    """Return True where the CPU multiplies bfloat16 natively (AVX-512 BF16 or AMX)."""
+    """Return True where the CPU multiplies bfloat16 natively (AVX-512 BF16 or AMX), and oneDNN may let it."""
+    if os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in WITHOUT_BF16:
+        return False
     try:
         flags = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="ignore")
     except OSError:

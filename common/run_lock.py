@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import json
 import os
 import time
@@ -12,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spikestill.common.errors import UserError
+from spikestill.common.file_lock import take_lock
 
 NAME = ".lock"
 NOTE_BYTES = 4096
@@ -67,13 +66,12 @@ def _open(path: Path, run_dir: Path, verb: str) -> int:
         )
         try:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
-                    raise UserError(
-                        f"{run_dir}: {_holder(descriptor)} is at work there",
-                        "wait for it, or give another --run_dir",
-                    ) from error
+                take_lock(descriptor, "exclusive")
+            except BlockingIOError as error:
+                raise UserError(
+                    f"{run_dir}: {_holder(descriptor)} is at work there",
+                    "wait for it, or give another --run_dir",
+                ) from error
             # The one before may have removed the file between our opening and locking it.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), os.stat(path)):

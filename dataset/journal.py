@@ -13,8 +13,6 @@ number and PAGE bytes, then the CRC-32 of all that precedes as uint32.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import struct
 import zlib
@@ -22,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spikestill.common.errors import UserError
+from spikestill.common.file_lock import LET_GO_S, take_lock
 from spikestill.common.limits import regular_file
 
 PAGE = 4096
@@ -71,16 +70,15 @@ def _finish_commit(descriptor: int, journal: Path) -> bool:
 
 
 def lock(descriptor: int, path: Path) -> None:
-    """Take the lock that a writer holds; where the file system has no locks, do without.
+    """Take the lock that a writer holds.
 
     Raises:
         UserError: another process has it.
     """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
-            raise in_use(path) from error
+        take_lock(descriptor, "exclusive", LET_GO_S)
+    except BlockingIOError as error:
+        raise in_use(path) from error
 
 
 @contextlib.contextmanager

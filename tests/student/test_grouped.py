@@ -1,24 +1,15 @@
 """The CPU's kernels beside PyTorch's own operations."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
 
-from spikestill.common.vectors import add_products, vector_lanes
+from spikestill.common.vectors import add_products
 from spikestill.student import grouped, narrow_kernel, quantise
 from spikestill.student.architectures import ARCHITECTURES, LayerSpec, architecture, centred
 from spikestill.student.network import StudentNetwork
+from tests import avx2
 
-AVX2 = {
-    "NUMBA_CPU_NAME": "znver3",
-    "NUMBA_CPU_FEATURES": "+avx,+avx2,+bmi,+bmi2,+cmov,+cx16,+cx8,+f16c,+fma,+fxsr,+lzcnt,+mmx,+movbe,+popcnt,"
-    "+sse,+sse2,+sse3,+sse4.1,+sse4.2,+ssse3,+xsave",
-    "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-}  # fmt: skip
 SMALL = (LayerSpec(16, 8, 8, 0, 1), LayerSpec(32, 3, 2, 1, 2), LayerSpec(24, 5, 1, 0, 4))
 # Runs of one lane, of eight and of sixteen; a first layer that pads, strides that leave pixels unread.
 ODD = (
@@ -152,11 +143,4 @@ def test_tiles_leave_registers_free(rows, columns, width):
 
 def test_the_kernels_are_right_on_a_processor_with_avx2_only():
     """Once more what a student of Table 1 needs, compiled for a Zen 3: no AVX-512, no bf16 products."""
-    if vector_lanes() == 8:
-        pytest.skip("this processor is one, and has just done it")
-    names = "(test_group_by_group and 1chip and dtype0) or test_a_tile"
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", names, __file__],
-        env=os.environ | AVX2, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:]
+    avx2.pass_once_more(__file__, "(test_group_by_group and 1chip and dtype0) or test_a_tile")

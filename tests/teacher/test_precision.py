@@ -14,6 +14,7 @@ from spikestill.common.errors import UserError
 from spikestill.common.precision import fp8
 from spikestill.common.precision.formats import FORMATS, number_format
 from spikestill.common.precision.scaling import LossScale
+from spikestill.common.processor import native_bf16
 from spikestill.configs.teach import TeachConfig
 from spikestill.teacher.atari.host_learner import HostLearner
 from spikestill.teacher.atari.replay import Batch, Replay
@@ -147,6 +148,15 @@ def test_auto_is_bf16_where_the_cpu_multiplies_it_and_else_fp32(native, monkeypa
     assert number_format("bf16", CPU).emulated == (not native)
     assert number_format("fp16", CPU).emulated
     assert not number_format("fp32", CPU).emulated
+
+
+def test_where_onednn_is_held_to_avx2_bf16_is_not_native(monkeypatch):
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    free = native_bf16()
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_AMX")
+    assert native_bf16() == free
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "avx2")
+    assert not native_bf16()
 
 
 def test_a_falling_loss_scale_is_logged_and_warned_about(tmp_path, monkeypatch, capsys):

@@ -113,6 +113,7 @@ def test_a_training_stopped_in_its_last_games_is_not_finished_before_them(whole,
     assert result.summary["selected_score"] == whole.summary["selected_score"]
 
 
+@pytest.mark.slow
 def test_the_teacher_gone_on_from_is_the_first_snapshot(whole, tmp_path):
     """A training that can only make it worse returns it unchanged."""
     source = shutil.copy(whole.artefact, tmp_path / "source.safetensors")

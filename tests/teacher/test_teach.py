@@ -180,6 +180,7 @@ def test_a_training_killed_before_its_first_checkpoint_begins_anew(tmp_path, mon
     assert '"step": 7,' not in (tmp_path / "teach.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_the_curve_of_a_resumed_training_has_every_line_once(tmp_path, monkeypatch):
     monkeypatch.setattr("spikestill.teacher.atari.teach.LOG_UPDATES", 5)
     run(dataclasses.replace(TINY, steps=200), tmp_path)

@@ -105,7 +105,7 @@ def test_kill_while_writing_loses_at_most_the_last_flush(tmp_path):
     path = tmp_path / "buffer.h5"
     rng = np.random.default_rng(5)
     stood = 0
-    for kill in range(8):
+    for kill in range(5):
         script = (
             "import sys; from tests.dataset.test_format import write_for_ever; write_for_ever(*sys.argv[1:])"
         )

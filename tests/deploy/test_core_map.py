@@ -104,7 +104,7 @@ def test_a_flipped_bit_never_gives_another_map(core_map: CoreMap, path: Path, tm
     rng = np.random.default_rng(0)
     refused = 0
     written = np.flatnonzero(np.frombuffer(whole, np.uint8))  # HDF5 leaves gaps of zeros that nothing reads
-    for at in rng.choice(written, 250).tolist():
+    for at in rng.choice(written, 120).tolist():
         altered = bytearray(whole)
         altered[at] ^= 1 << int(rng.integers(8))
         (tmp_path / "altered.h5").write_bytes(altered)
@@ -114,7 +114,7 @@ def test_a_flipped_bit_never_gives_another_map(core_map: CoreMap, path: Path, tm
             refused += 1
         else:
             assert_same(found, core_map)
-    assert refused > 125
+    assert refused > 60
 
 
 def test_a_changed_value_breaks_the_hash(path: Path) -> None:

@@ -303,6 +303,7 @@ def test_a_finished_artefact_that_is_gone_is_made_again_and_resumed(
     assert resumed == [False, True, True]
 
 
+@pytest.mark.slow
 def test_a_stop_in_the_last_step_of_a_stage_stops_the_pipeline(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

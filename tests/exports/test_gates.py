@@ -53,7 +53,7 @@ def played(folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("target", "layers"),
     [
-        (hardware("truenorth"), None),
+        pytest.param(hardware("truenorth"), None, marks=pytest.mark.slow),
         (SMALL_CORES, (LayerSpec(4, 4, 4, 0, 1), LayerSpec(32, 3, 1, 1, 1), LayerSpec(240, 1, 1, 0, 1))),
     ],
     ids=["truenorth", "small cores"],

@@ -161,6 +161,7 @@ def test_the_scale_of_the_loss_changes_no_gradient_and_an_overflow_no_weight(fol
             made.close()
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_the_resumed_training_is_the_uninterrupted_one(folder, tmp_path, monkeypatch):
     train_step = distillation.Distillation.train_step
 
@@ -483,8 +484,8 @@ def silent_exactly(made):
     )
 
 
-@pytest.mark.parametrize("saved_at", [1, 4])
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("saved_at", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
 def test_a_pruned_training_takes_branches_out_and_goes_on_bit_for_bit(folder, tmp_path, saved_at, precision):
     # The first steps of fp16 overflow and are skipped; the last one normalises with the running statistics.
     options = {

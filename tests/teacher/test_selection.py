@@ -69,6 +69,7 @@ def test_the_best_snapshot_is_the_teacher(tmp_path, capsys):
     assert shown == f"step {best}, which scored {scores[best]:.4g} in 2 games"
 
 
+@pytest.mark.slow
 def test_a_training_stopped_in_a_snapshots_games_goes_on_as_if_it_had_not(whole, tmp_path, monkeypatch):
     first = True
 
@@ -148,6 +149,7 @@ def test_when_a_snapshot_is_due():
     assert resumed.due(0, 100)
 
 
+@pytest.mark.slow
 def test_choosing_leaves_the_training_as_it_is_and_a_resumption_without_it_keeps_the_best(whole, tmp_path):
     path = whole.artefact.parent / CHECKPOINT
     chosen = read_tensors(path, CHECKPOINT_SCHEMA, "")[0]

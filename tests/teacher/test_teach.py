@@ -132,6 +132,7 @@ def test_kill_and_resume_from_the_last_checkpoint(tmp_path):
     training.close()
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_the_resumed_training_is_the_uninterrupted_one(tmp_path, monkeypatch):
     rounds, config = Training.round, dataclasses.replace(TINY, steps=192)
     with monkeypatch.context() as patch:
@@ -330,6 +331,7 @@ def test_a_dueling_teacher_is_saved_as_a_nature_network_and_resumes(tmp_path):
         dataclasses.replace(config, initial=result.artefact)
 
 
+@pytest.mark.slow
 def test_goes_on_from_a_teacher_without_changing_what_it_says(short, tmp_path):
     source = Path(shutil.copy(short / TEACHER, tmp_path / "source.safetensors"))
     config = dataclasses.replace(

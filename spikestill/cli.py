@@ -19,7 +19,7 @@ from typing import Any
 
 from spikestill.common.errors import BackendError, UserError, printable
 from spikestill.common.stage import StageResult, interrupted_by_signals
-from spikestill.common.surroundings import check_thread_counts, open_closed_streams
+from spikestill.common.surroundings import check_thread_counts, open_closed_streams, spin_briefly
 from spikestill.verbs import VERBS, Verb
 
 FAILED, BAD_ARGUMENTS, INTERRUPTED = 1, 2, 130
@@ -84,6 +84,7 @@ def _main(words: list[str]) -> int:
     verb, debug = VERBS[words[0]], "--debug" in words
     try:
         check_thread_counts(os.environ)
+        spin_briefly(os.environ)
         verb = verb.chosen(words[1:])
         arguments = parse(verb, words[1:])
         if "help" in arguments.common:

@@ -14,7 +14,7 @@ from spikestill import cli, console
 from spikestill.common.errors import UserError, printable
 from spikestill.common.provenance import Provenance
 from spikestill.common.run_lock import run_lock
-from spikestill.common.surroundings import check_thread_counts
+from spikestill.common.surroundings import check_thread_counts, spin_briefly
 from spikestill.common.zoo import zoo_path
 from spikestill.student.architectures import LayerSpec
 from spikestill.student.integer_net import save
@@ -59,6 +59,13 @@ def test_a_thread_count_that_is_none_is_named(name, value):
 
 def test_thread_counts_that_are_some_pass():
     check_thread_counts({"OMP_NUM_THREADS": "4,2", "NUMBA_NUM_THREADS": "8", "MKL_NUM_THREADS": ""})
+
+
+@pytest.mark.parametrize("given", [{}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}])
+def test_threads_spin_briefly_unless_the_environment_says_otherwise(given: dict[str, str]) -> None:
+    environment = dict(given)
+    spin_briefly(environment)
+    assert environment == (given or {"GOMP_SPINCOUNT": "3000"})
 
 
 def test_the_command_names_a_thread_count(monkeypatch, capsys):

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -32,7 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.measurement import finish
+from benchmarks.measurement import finish, stand_in
 from spikestill.common.processor import cores, keep_freed_memory
 from spikestill.configs.distill import DistillConfig
 from spikestill.dataset.reader import BufferReader
@@ -47,7 +46,6 @@ from spikestill.teacher.checkpoint import read_teacher
 BATCH = 128
 PRODUCT_SIDE = 2048
 TEACHER_PRODUCTS = 20 * 20 * 256 * 32 + 9 * 9 * 512 * 64 + 7 * 7 * 576 * 64 + 3136 * 512
-STAND_IN = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "NUMBA_CPU_NAME")
 
 
 def products(layers: tuple[LayerSpec, ...]) -> list[int]:
@@ -268,7 +266,7 @@ def main() -> None:
         {
             "architecture": options.architecture,
             "precision": training.format.name,
-            "stand_in": {name: os.environ[name] for name in STAND_IN if name in os.environ},
+            "stand_in": stand_in(),
             **figures(runs, floor_flops(layers)),
             "batch": BATCH,
             "median_of_rounds": options.rounds,

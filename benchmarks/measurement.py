@@ -20,6 +20,13 @@ TRACKED = Path(__file__).parent / "results"
 RESULTS = TRACKED if os.environ.get("SPIKESTILL_TRACKED_RESULTS") else Path("runs") / "benchmarks"
 """Where this run writes: beside the repository's results, unless it is asked to replace those."""
 
+STAND_IN = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "NUMBA_CPU_NAME")
+
+
+def stand_in() -> dict[str, str]:
+    """Return the variables with which this processor stands in for a lesser one; empty: it is itself."""
+    return {name: os.environ[name] for name in STAND_IN if name in os.environ}
+
 
 def made() -> dict[str, str]:
     """Return the commit, the command and the date of a run: each part of a result that takes several has its own."""

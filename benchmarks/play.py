@@ -25,14 +25,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.measurement import finish
+from benchmarks.measurement import finish, stand_in
 from benchmarks.witness import Witness, by_share, explained
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.play import PlayConfig
 from spikestill.runtime.play import run
 
 # What lets a processor stand in for one with AVX2 only: benchmarks/distill.py has the line.
-STAND_IN = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "NUMBA_CPU_NAME")
 KEYS = (
     "seconds", "decisions", "misses", "missed_at", "unseen", "latency_ms", "jitter_ms", "lost_s", "scores",
     "joules_per_decision", "histogram", "video_frames", "dropped_video_frames",
@@ -118,7 +117,7 @@ def main() -> None:
         "game": options.game,
         "frame_skip": options.frame_skip,
         "minutes": options.minutes,
-        "stand_in": {name: os.environ[name] for name in STAND_IN if name in os.environ},
+        "stand_in": stand_in(),
     }
     suffix = "" if options.frame_skip == 4 else f"-skip{options.frame_skip}"
     suffix += "-avx2" if figures["stand_in"] else ""

@@ -23,7 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 
-from benchmarks.measurement import finish
+from benchmarks.measurement import finish, stand_in
 from spikestill.common.processor import cores
 from spikestill.common.provenance import Provenance
 from spikestill.configs.hardware import hardware
@@ -36,7 +36,6 @@ from spikestill.student.torch_net import TorchIntegerNet, convolve
 from tests.nets import table1_net
 
 # What lets a processor stand in for one with AVX2 only: benchmarks/distill.py has the line.
-STAND_IN = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "NUMBA_CPU_NAME")
 ROUNDS = 9
 ROUND_FRAMES = 50
 
@@ -119,7 +118,7 @@ def main() -> None:
     peer = min(value for name, value in cpu.items() if name.startswith("pytorch"))
     result = {
         "net": str(arguments.student or f"{arguments.architecture}, random weights"),
-        "stand_in": {name: os.environ[name] for name in STAND_IN if name in os.environ},
+        "stand_in": stand_in(),
         "cores": core_map.cores,
         "ticks": core_map.ticks,
         "simulator_start_s": round(compiling_s, 2),

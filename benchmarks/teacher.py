@@ -15,6 +15,12 @@ given. Its release wants older packages than ours: make an environment of Python
 
 ``fast`` is our default recipe (batch 128, one update per 16 steps, priorities) for its own rate. Of both of ours it is
 told where a round's time goes, and what a replay of a million frames takes.
+
+The *floor* of both recipes is what the products alone would take at the rate of ``a @ b`` (2,048, all cores, fp32; and
+in bf16 where ours computes in it), measured between the others in the same run: an agent step is one forward pass to
+act, and an update has three (both states by the trained weights, the next by the target's) and one backward pass (none
+to the pixels) of its batch. ``python -m benchmarks.distill --help`` says how any x86 processor stands in for one with
+AVX2 only; ``--name`` names the result's file then.
 """
 
 from __future__ import annotations
@@ -33,6 +39,11 @@ from typing import Any
 SECONDS = 25.0
 REPEATS = 3
 WARM_STEPS = 2_000
+PRODUCT_SIDE = 2_048
+LAYERS = (20 * 20 * 256 * 32, 9 * 9 * 512 * 64, 7 * 7 * 576 * 64, 3_136 * 512, 512 * 6)
+"""Multiply-adds of the Nature network's layers, one stack of frames, six actions."""
+SAMPLES_A_STEP = 8
+"""Samples learned from for each agent step: 32 every 4 steps, 128 every 16."""
 # Importing ale_py is what registers the games.
 RUN_CLEANRL = "import ale_py, runpy; runpy.run_module('cleanrl.dqn_atari', run_name='__main__')"
 
@@ -78,6 +89,35 @@ def ours(recipe: str) -> dict[str, Any]:
         / spent["round"],
         "replay_share_of_an_update": replay_s / (spent["update"] + spent["sample"] + spent["set_priorities"]),
     }
+
+
+def products() -> dict[str, Any]:
+    """Return operations/s of a product of squares on all cores, two for each multiply-add, in fp32 and in ours."""
+    import torch
+
+    from spikestill.common.precision.formats import number_format
+    from spikestill.common.processor import compute_device, cores
+
+    torch.set_num_threads(cores())
+    ours = number_format("auto", compute_device("cpu"))
+    found: dict[str, Any] = {"precision": ours.name}
+    for key, dtype in (("flop_per_s_fp32", torch.float32), ("flop_per_s", ours.body)):
+        a, b = (torch.randn(PRODUCT_SIDE, PRODUCT_SIDE).to(dtype) for _ in range(2))
+        times: list[float] = []
+        ended = time.perf_counter() + 3.0
+        while time.perf_counter() < ended:
+            began = time.perf_counter()
+            torch.mm(a, b)
+            times.append(time.perf_counter() - began)
+        found[key] = 2 * PRODUCT_SIDE**3 / statistics.median(times)
+    return found
+
+
+def step_flop() -> int:
+    """Return the operations of one agent step's products: a forward pass to act, and its share of an update."""
+    forward = sum(LAYERS)
+    backward = 2 * forward - LAYERS[0]
+    return 2 * (forward + SAMPLES_A_STEP * (3 * forward + backward))
 
 
 def clock(owner: type, method: str, spent: dict[str, float]) -> None:
@@ -168,7 +208,7 @@ def stable_baselines3() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run all in turn and write ``benchmarks/results/teacher.json``."""
+    """Run all in turn and write ``teacher.json``."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -176,23 +216,34 @@ def main() -> None:
         "--cleanrl", metavar="PYTHON", help="interpreter of an environment that holds CleanRL"
     )
     parser.add_argument(
-        "--one", choices=("same", "fast", "stable_baselines3"), help="print the figures of one"
+        "--one", choices=("same", "fast", "stable_baselines3", "products"), help="print the figures of one"
     )
+    parser.add_argument("--name", default="teacher", help="of the result's file")
     options = parser.parse_args()
     if options.one:
-        found = stable_baselines3() if options.one == "stable_baselines3" else ours(options.one)
-        print(json.dumps(found))
+        works = {"stable_baselines3": stable_baselines3, "products": products}
+        print(json.dumps(works[options.one]() if options.one in works else ours(options.one)))
         return
-    from benchmarks.measurement import finish
+    from benchmarks.measurement import finish, stand_in
 
-    runs: dict[str, list[dict[str, Any]]] = {"same": [], "stable_baselines3": [], "fast": []}
+    runs: dict[str, list[dict[str, Any]]] = {"same": [], "stable_baselines3": [], "fast": [], "products": []}
     if options.cleanrl:
         runs["cleanrl"] = []
     for _ in range(REPEATS):
         for name, repeats in runs.items():
             repeats.append(cleanrl(options.cleanrl) if name == "cleanrl" else in_a_process(name))
+    machine = runs.pop("products")
     rates = {name: statistics.median(run["steps_per_s"] for run in found) for name, found in runs.items()}
-    figures: dict[str, Any] = {"steps_per_s": rates}
+    figures: dict[str, Any] = {
+        "steps_per_s": rates,
+        "precision": machine[0]["precision"],
+        "stand_in": stand_in(),
+        "products": machine,
+    }
+    for key, name in (("floor", "flop_per_s"), ("fp32_floor", "flop_per_s_fp32")):
+        floor = statistics.median(run[name] for run in machine) / step_flop()
+        figures[f"{key}_steps_per_s"] = floor
+        figures[f"share_of_{key}"] = {recipe: rates[recipe] / floor for recipe in ("same", "fast")}
     for peer in ("stable_baselines3", "cleanrl"):
         if peer in rates:
             figures[f"ratio_to_{peer}"] = rates["same"] / rates[peer]
@@ -200,7 +251,9 @@ def main() -> None:
         figures[measure] = {
             name: statistics.median(r[measure] for r in runs[name]) for name in ("same", "fast")
         }
-    finish("teacher", figures | {"replay_bytes_of_a_million_frames": replay_bytes(1_000_000), "runs": runs})
+    finish(
+        options.name, figures | {"replay_bytes_of_a_million_frames": replay_bytes(1_000_000), "runs": runs}
+    )
 
 
 def in_a_process(name: str) -> dict[str, Any]:

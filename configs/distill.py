@@ -85,6 +85,10 @@ class DistillConfig(Options):
     missed least. Two are a pair of neighbours, four a half, with which the mapper saves most."""
     prune_at: Annotated[float, Range(0, 0.99)] = 0.25
     """Part of the training after which they are taken out."""
+    shift_pixels: Annotated[int, Range(0, 16)] = 0
+    """Move each frame that is trained on by up to so many pixels in both directions, at random; what comes into view
+    repeats the edge (DrQ's augmentation, Kostrikov 2021). The Q-values stay; the hints' teacher sees what
+    the student sees."""
     stream: bool = False
     """Learn while the teacher plays, without a buffer: its play goes into a ring in memory (McKinstry 2018)."""
     stream_game: str = "pong"
@@ -120,7 +124,7 @@ class DistillConfig(Options):
 
     WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("checkpoint_minutes", "log_steps")
     """Options that change nothing of what is made."""
-    NEWER: ClassVar[tuple[str, ...]] = ("also_teachers", "prune", "prune_at")
+    NEWER: ClassVar[tuple[str, ...]] = ("also_teachers", "prune", "prune_at", "shift_pixels")
 
     def _check(self) -> None:
         if self.ghost_batches and (

@@ -21,6 +21,9 @@ class RecordConfig(Options):
     """Who plays: ``teacher``, or an agent that needs no file, such as ``random`` or one of a third party."""
     teacher: Path | None = None
     """Teacher file; None: the zoo's for the game."""
+    ensemble: tuple[Path, ...] = ()
+    """Further teachers of the game: what is played and written is the mean of all their Q-values, which are of one
+    scale where the trainings had the same rewards and discount."""
     student: Path | None = None
     """Student that plays every second stream, while the Q-values stay the teacher's: what it learns next is what to do
     where its own play leads (DAgger, Ross 2011); None: the teacher plays all."""
@@ -42,6 +45,7 @@ class RecordConfig(Options):
 
     WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("flush_every",)
     """Options that change nothing of what is made."""
+    NEWER: ClassVar[tuple[str, ...]] = ("ensemble",)
 
     def _check(self) -> None:
         if self.epsilon_high is not None and self.epsilon < 1e-4:
@@ -49,8 +53,10 @@ class RecordConfig(Options):
                 f"RecordConfig.epsilon is {self.epsilon}, its range is 0.0001..1 with epsilon_high",
                 "give --epsilon 1e-4 or more",
             )
-        if self.teacher is not None and Path(self.teacher).suffix != ".safetensors":
-            raise UserError(
-                f"RecordConfig.teacher is {str(self.teacher)!r}, a teacher is a .safetensors file",
-                "give a teacher that `spikestill teach` wrote",
-            )
+        given = [("teacher", self.teacher), *(("ensemble", path) for path in self.ensemble)]
+        for option, path in given:
+            if path is not None and Path(path).suffix != ".safetensors":
+                raise UserError(
+                    f"RecordConfig.{option} is {str(path)!r}, a teacher is a .safetensors file",
+                    "give a teacher that `spikestill teach` wrote",
+                )

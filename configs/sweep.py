@@ -22,8 +22,9 @@ PER_GAME = ("teach", "record", "evaluate")
 """Stages that run once for each game; the others once for all games of a trial."""
 SEEDED = ("teach", "distill")
 """Stages whose ``seed`` is the trial's."""
-KEYS = ("about", "stages", "game", "options", "grid", "search", "samples", "seeds")
-GAME, SEED = "game", "seed"
+KEYS = ("about", "stages", "game", "options", "grid", "ablate", "search", "samples", "seeds")
+GAME, SEED, CHANGE = "game", "seed", "change"
+UNCHANGED = "none"
 TOGETHER = "+"
 """Joins the games of one trial: ``pong+qbert``."""
 
@@ -35,7 +36,8 @@ class SweepConfig(Options):
 
     recipe: str
     """YAML file, or the name of a shipped one: ``stages``, ``options`` by stage, and what to try: ``grid`` (every
-    combination), ``search`` (drawn from ranges), ``seeds``. docs/sweeps.md shows one."""
+    combination), ``ablate`` (one change at a time), ``search`` (drawn from ranges), ``seeds``. docs/sweeps.md shows
+    one."""
     set: tuple[str, ...] = ()
     """``STAGE.OPTION=VALUE`` in place of what the recipe says; ``STAGE.OPTION=A|B|C`` tries each. Also ``game``,
     ``seeds``, ``samples``."""
@@ -89,6 +91,8 @@ class SweepRecipe:
         game: the game, or several joined by ``+``, of a trial that no axis gives one.
         options: stage to its options; ``config`` among them names a recipe of that stage to begin with.
         grid: axis (``game`` or ``STAGE.OPTION``) to its values: every combination is tried.
+        ablate: ``STAGE.OPTION=VALUE``, or several joined by spaces; each tried by itself in every cell of the grid,
+            beside the cell without any.
         search: ``STAGE.OPTION`` to the range that it is drawn from.
         samples: draws in each cell of the grid; 1 where there is no ``search``.
         seeds: seeds 0 .. ``seeds`` - 1 are tried in each cell.
@@ -103,6 +107,7 @@ class SweepRecipe:
     samples: int
     seeds: int
     about: str = ""
+    ablate: tuple[str, ...] = ()
 
 
 def find_sweep(name: str) -> Path:
@@ -183,21 +188,25 @@ def _changed(given: dict[str, Any], changes: tuple[str, ...]) -> SweepRecipe:
         samples=_count("samples", top["samples"]),
         seeds=_count("seeds", top["seeds"]),
         about=str(given.get("about", "")),
+        ablate=_changes(given.get("ablate")),
     )
     _check(recipe)
     return recipe
 
 
 def _check(recipe: SweepRecipe) -> None:
-    trials = math.prod([recipe.samples, recipe.seeds, *map(len, recipe.grid.values())])
+    trials = math.prod(
+        [recipe.samples, recipe.seeds, 1 + len(recipe.ablate), *map(len, recipe.grid.values())]
+    )
     if trials > SWEEP_TRIALS:
         raise UserError(
             f"it asks for {trials:,} trials, at most {SWEEP_TRIALS:,} are planned",
             "give fewer values, samples or seeds",
         )
-    for name in (*recipe.grid, *recipe.search):
+    changed = [name for change in recipe.ablate for name, _ in changes_in(change)]
+    for name in (*recipe.grid, *recipe.search, *changed):
         stage, dot, _ = name.partition(".")
-        if name != GAME and (not dot or stage not in recipe.stages):
+        if (name != GAME or name in changed) and (not dot or stage not in recipe.stages):
             raise UserError(
                 f"{name} is no axis: the stages are {', '.join(recipe.stages)}",
                 f"give game or STAGE.OPTION, {recipe.stages[0]}.seed for example",
@@ -248,6 +257,26 @@ def _flat(values: Mapping[str, Any], prefix: str = "", leaf: tuple[str, ...] = (
 def _values(name: str, values: Any) -> tuple[Any, ...]:
     if not isinstance(values, list) or not values:
         raise UserError(f"grid {name} is {values!r}, a list of values wanted", f"give {name}: [A, B]")
+    return tuple(values)
+
+
+def changes_in(change: str) -> list[tuple[str, str]]:
+    """Return (``STAGE.OPTION``, value) of what a change of ``ablate`` changes together."""
+    return [(name, value) for name, _, value in (part.partition("=") for part in change.split())]
+
+
+def _changes(values: Any) -> tuple[str, ...]:
+    if values is None:
+        return ()
+    texts = values if isinstance(values, list) else [None]
+    if not all(
+        isinstance(text, str) and text.strip() and all("=" in part for part in text.split()) for text in texts
+    ):
+        raise UserError(
+            f"ablate is {values!r}", "give a list of STAGE.OPTION=VALUE; spaces join what changes together"
+        )
+    if len(set(values)) < len(values):
+        raise UserError(f"ablate is {values!r}: a change comes twice", "give each once")
     return tuple(values)
 
 

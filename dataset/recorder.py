@@ -47,8 +47,8 @@ from spikestill.teacher.atari.environment import action_meanings
 
 # Blocks that may wait to be packed before the games wait for the disk.
 BLOCKS_IN_FLIGHT = 2
-# Options that may differ between a recording and its resumption. Teacher and student are compared by their hashes.
-FREE_OPTIONS = (*RecordConfig.WITHOUT_EFFECT, "frames", "compression")
+# Options that may differ between a recording and its resumption. Teachers and student are compared by their hashes.
+FREE_OPTIONS = (*RecordConfig.WITHOUT_EFFECT, "ensemble", "frames", "compression")
 
 
 # Gives the actions, int64 (B,), of uint8 stacks (B, 4, 84, 84).
@@ -289,10 +289,10 @@ def _reopen(path: Path, config: RecordConfig, provenance: Provenance) -> BufferW
     with BufferFile(path) as recorded:
         recorded.check_frames()
     writer = BufferWriter.append(path, config.compression)
+    roles = {"teacher", "student", *writer.header.provenance.parents, *provenance.parents}
     try:
         saved, now = (
-            filled(record.config, plain(RecordConfig()))
-            | {role: record.parents.get(role) for role in ("teacher", "student")}
+            filled(record.config, plain(RecordConfig())) | {role: record.parents.get(role) for role in roles}
             for record in (writer.header.provenance, provenance)
         )
         check_same_options(saved, now, path, FREE_OPTIONS)
@@ -375,7 +375,7 @@ def run(
 
 def _policy(config: RecordConfig) -> tuple[Policy, dict[str, Path]]:
     """Return who plays, and the file it comes from by role."""
-    from spikestill.teacher.policy import load_teacher
+    from spikestill.teacher.policy import EnsemblePolicy, load_teacher
 
     spec, entry = environment(config.environment.game), agent(config.agent)
     files: dict[str, Path] = {}
@@ -387,7 +387,13 @@ def _policy(config: RecordConfig) -> tuple[Policy, dict[str, Path]]:
             "give --agent teacher, and --student for a student that plays beside it",
         )
     if entry.name == "teacher" and spec.family == ATARI:
-        teacher = load_teacher(files["teacher"])
-        check_teacher(files["teacher"], teacher.game, teacher.actions, spec.name)
-        return teacher, files
+        files |= {f"teacher{index + 2}": path for index, path in enumerate(config.ensemble)}
+        teachers = [load_teacher(path) for path in files.values()]
+        for path, teacher in zip(files.values(), teachers, strict=True):
+            check_teacher(path, teacher.game, teacher.actions, spec.name)
+        return EnsemblePolicy(teachers) if config.ensemble else teachers[0], files
+    if config.ensemble:
+        raise UserError(
+            f"ensemble is of Atari teachers, {entry.name} plays {spec.name}", "leave --ensemble out"
+        )
     return entry.maker()(files, spec), files

@@ -35,6 +35,7 @@ from spikestill.configs.distill import DistillConfig
 from spikestill.configs.loading import plain
 from spikestill.student import integer_net
 from spikestill.student.architectures import architecture, centred
+from spikestill.student.augmentation import at_random
 from spikestill.student.branches import BRANCHES, least_missed, votes_by_branch
 from spikestill.student.hints import Hints, hinted_layers
 from spikestill.student.layer_log import LayerActivity, activity
@@ -256,7 +257,10 @@ class Distillation:
             and self.step >= int(self.config.prune_at * self.config.steps)
         ):
             self._prune()
-        stacks, q, game = (torch.from_numpy(array) for array in self._draw(self.rng))
+        drawn = self._draw(self.rng)
+        if self.config.shift_pixels:
+            drawn = drawn._replace(stacks=at_random(self.rng, drawn.stacks, self.config.shift_pixels))
+        stacks, q, game = (torch.from_numpy(array) for array in drawn)
         weights = self.network.working_weights()
         shares = self._compute(lambda index: self._share(index, weights, stacks, q, game))
         loss, whole = (float(sum(share[part] for share in shares)) / self.shares for part in (2, 5))

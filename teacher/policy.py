@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -80,6 +81,37 @@ class ProgramPolicy:
 
 
 Teacher = TeacherPolicy | ProgramPolicy
+
+
+class EnsemblePolicy:
+    """Several teachers of one game: q = (q_1 + ... + q_n) / n; attributes as of :class:`TeacherPolicy`.
+
+    Args:
+        teachers: at least one; their order decides the sum's rounding.
+    """
+
+    precision: Precision = "fp32"
+
+    def __init__(self, teachers: Sequence[Teacher]) -> None:
+        self._teachers = tuple(teachers)
+        first = self._teachers[0]
+        self.game, self.actions, self.provenance = first.game, first.actions, first.provenance
+
+    def q_values(self, obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        """Return the mean Q-values (B, A) float32 of uint8 stacks (B, 4, 84, 84), oldest frame first.
+
+        Raises:
+            ValueError: wrong shape or dtype.
+        """
+        total = sum(
+            (teacher.q_values(obs_BCHW) for teacher in self._teachers[1:]),
+            self._teachers[0].q_values(obs_BCHW),
+        )
+        return total / np.float32(len(self._teachers))
+
+    def act(self, observations: Observations) -> Decision:
+        """Take the action of the highest mean; see :class:`spikestill.common.policy.Policy`."""
+        return Decision.best(self.q_values(observations["stack"]))
 
 
 def load_teacher(path: Path | str, precision: Precision = "fp32") -> Teacher:

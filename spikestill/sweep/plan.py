@@ -22,7 +22,17 @@ from spikestill.common.provenance import file_sha256
 from spikestill.common.zoo import zoo_path
 from spikestill.configs.loading import build, find_recipe, nested, overlaid, plain, read_recipe
 from spikestill.configs.options import unused_newer
-from spikestill.configs.sweep import GAME, PER_GAME, SEED, SEEDED, TOGETHER, SweepRecipe
+from spikestill.configs.sweep import (
+    CHANGE,
+    GAME,
+    PER_GAME,
+    SEED,
+    SEEDED,
+    TOGETHER,
+    UNCHANGED,
+    SweepRecipe,
+    changes_in,
+)
 from spikestill.verbs import VERBS, for_environment
 
 ALSO: dict[str, dict[str, str]] = {"distill": {"buffer": "also", "teacher": "also_teachers"}}
@@ -86,7 +96,8 @@ def plan(recipe: SweepRecipe) -> tuple[list[Trial], dict[str, StageRun]]:
 
 
 def choices(recipe: SweepRecipe) -> Iterable[dict[str, Any]]:
-    """Yield the values of every trial: the grid's cells, ``samples`` draws and ``seeds`` in each.
+    """Yield the values of every trial: the grid's cells; in each no change and every ``ablate`` by itself; ``samples``
+    draws and ``seeds`` in each.
 
     Draw i of every cell is the same, and the same again however many there are.
     """
@@ -94,11 +105,11 @@ def choices(recipe: SweepRecipe) -> Iterable[dict[str, Any]]:
         {name: each.at(share) for (name, each), share in zip(recipe.search.items(), shares, strict=True)}
         for shares in np.random.default_rng(0).random((recipe.samples, len(recipe.search))).tolist()
     ]
-    for cell in itertools.product(*recipe.grid.values()):
-        for draw in draws:
-            for seed in range(recipe.seeds):
-                values = dict(zip(recipe.grid, cell, strict=True)) | draw
-                yield values | ({SEED: seed} if recipe.seeds > 1 else {})
+    changes = [{CHANGE: change} for change in (UNCHANGED, *recipe.ablate)] if recipe.ablate else [{}]
+    for cell, change, draw in itertools.product(itertools.product(*recipe.grid.values()), changes, draws):
+        for seed in range(recipe.seeds):
+            values = dict(zip(recipe.grid, cell, strict=True)) | change | draw
+            yield values | ({SEED: seed} if recipe.seeds > 1 else {})
 
 
 def _trial(
@@ -122,7 +133,8 @@ def _options(
     recipe: SweepRecipe, stage: str, values: dict[str, Any], games: tuple[str, ...]
 ) -> dict[str, Any]:
     given = nested(recipe.options.get(stage, {}))
-    own = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{stage}.")}
+    chosen = values | (dict(changes_in(values[CHANGE])) if values.get(CHANGE, UNCHANGED) != UNCHANGED else {})
+    own = {name.partition(".")[2]: value for name, value in chosen.items() if name.startswith(f"{stage}.")}
     given = overlaid(given, nested(own))
     base = given.pop("config", None)
     if base is not None:

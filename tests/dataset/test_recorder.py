@@ -1,3 +1,4 @@
+import dataclasses
 import subprocess
 import sys
 import time
@@ -211,6 +212,37 @@ def test_run_records_a_saved_teacher(tmp_path):
         every = np.arange(len(reader))
         expected = load_teacher(teacher).q_values(reader.stacks(every))
         assert np.allclose(reader.q_values(every), expected, atol=1e-4)
+
+
+def test_an_ensemble_writes_the_mean_of_its_teachers_and_resumes_with_the_same_alone(tmp_path):
+    import torch
+
+    from spikestill.common.provenance import Provenance, file_sha256
+    from spikestill.teacher.atari import q_network
+    from spikestill.teacher.checkpoint import save_teacher
+    from spikestill.teacher.policy import load_teacher
+
+    files = [tmp_path / f"{name}.safetensors" for name in ("one", "two", "three")]
+    for seed, file in enumerate(files):
+        weights = q_network.initial_weights(4, torch.Generator().manual_seed(seed))
+        save_teacher(file, weights, "breakout", 4, Provenance.of({}, seed))
+    config = small_config(200, teacher=files[0], ensemble=tuple(files[1:]))
+    result = run(config, tmp_path)
+    with BufferReader(result.artefact) as reader:
+        assert reader.header.provenance.parents == {
+            role: file_sha256(file)
+            for role, file in zip(("teacher", "teacher2", "teacher3"), files, strict=True)
+        }
+        stacks = reader.stacks(np.arange(len(reader)))
+        each = [load_teacher(file).q_values(stacks) for file in files]
+        assert np.allclose(reader.q_values(np.arange(len(reader))), np.mean(each, axis=0), atol=1e-4)
+    moved = files[2].rename(tmp_path / "moved.safetensors")
+    again = dataclasses.replace(config, frames=400, ensemble=(files[1], moved))
+    assert run(again, tmp_path, resume=True).finished
+    with pytest.raises(UserError, match="was written with teacher3"):
+        run(dataclasses.replace(config, frames=600, ensemble=(files[1],)), tmp_path, resume=True)
+    with pytest.raises(UserError, match=r"RecordConfig.ensemble is 'b\.h5', a teacher is"):
+        small_config(40, ensemble=(Path("b.h5"),))
 
 
 def start_recording(path: Path, frames: int, resume: bool) -> subprocess.Popen:

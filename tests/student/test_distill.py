@@ -517,6 +517,23 @@ def test_a_pruned_training_takes_branches_out_and_goes_on_bit_for_bit(folder, tm
         assert found[:, silent].sum() == 0
 
 
+def test_shifted_frames_are_drawn_again_alike_and_resume_bit_for_bit(folder, tmp_path):
+    with BufferReader(folder / "buffer.h5") as reader:
+        plainly, whole, first, second = (
+            training(folder, reader, **given) for given in ({}, *[{"shift_pixels": 3}] * 3)
+        )
+        for made in (plainly, whole, whole, first):
+            made.train_step()
+        first.save(tmp_path / "checkpoint", Provenance.of(first.config, 0, {"buffer": folder / "buffer.h5"}))
+        second.restore(tmp_path / "checkpoint")
+        second.train_step()
+        same_tensors(state(whole), state(second))
+        weights = [made.network.ternary_layers()[0].shadow for made in (plainly, first)]
+        assert not torch.equal(*weights)
+        for made in (plainly, whole, first, second):
+            made.close()
+
+
 def test_branches_stay_out_in_a_training_that_goes_on_from_a_pruned_one(folder, tmp_path):
     distill.run(config(folder, prune=2), tmp_path)
     checkpoint = tmp_path / distill.CHECKPOINT

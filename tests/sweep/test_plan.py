@@ -53,6 +53,27 @@ def test_the_key_is_of_all_that_changes_the_result_and_nothing_else(tmp_path):
     assert len(set(keys.values())) == 3
 
 
+def test_changes_are_tried_one_at_a_time_beside_none(tmp_path):
+    text = (
+        RECIPE
+        + """
+seeds: 2
+grid: {game: [pong, freeway]}
+ablate: ["distill.hint_weight=0.5", "record.epsilon_high=null distill.steps=7"]
+"""
+    )
+    trials, runs = plan(recipe(tmp_path, text))
+    assert len(trials) == 2 * 3 * 2
+    stages = [run.stage for run in runs.values()]
+    assert [stages.count(stage) for stage in ("record", "distill", "evaluate")] == [2, 12, 12]
+    options = {trial.values["change"]: trial.runs["distill"][0].options for trial in trials}
+    assert [(each["steps"], each.get("hint_weight")) for each in options.values()] == [
+        (100, 0), (100, "0.5"), ("7", 0)
+    ]  # fmt: skip
+    whole = {trial.values["change"]: trial.runs["record"][0] for trial in trials if trial.games == ("pong",)}
+    assert whole["none"].key == whole["distill.hint_weight=0.5"].key
+
+
 def test_a_stages_recipe_comes_first_and_the_trials_values_last(tmp_path):
     trials, _ = plan(recipe(tmp_path, changes=("distill.learning_rate=1|2",)))
     options = [trial.runs["distill"][0].options for trial in trials]
@@ -106,6 +127,10 @@ def test_every_shipped_sweep_is_planned(name):
         ("stages: [record]\nseeds: 0", "its range is 1..10000"),
         ("stages: [record]\nseeds: 2", "is a training"),
         ("stages: [record]\nsamples: 2", "without a search"),
+        ("stages: [record]\nablate: {record.frames: 5}", "a list of STAGE.OPTION=VALUE"),
+        ("stages: [record]\nablate: [record.frames=5 twice]", "a list of STAGE.OPTION=VALUE"),
+        ("stages: [record]\nablate: [record.frames=5, record.frames=5]", "comes twice"),
+        ("stages: [record]\nablate: [distill.steps=5]", r"distill\.steps is no axis"),
         ("stages: [record]\noptions: {distill: {steps: 1}}", "options of distill"),
         ("stages: [distill]\nsearch: {distill.steps: {low: 9, high: 2}}", "A < B"),
     ],

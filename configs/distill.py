@@ -117,12 +117,16 @@ class DistillConfig(Options):
     """Where the training runs."""
     log_steps: Annotated[int, Range(1, 1e9)] = 250
     """Batches between two lines of the learning curve."""
+    own_play: Annotated[int, Range(0, 1e6)] = 0
+    """Decisions that the student plays by itself for each line of the curve, of each game: the line then tells its
+    agreement with the teacher, and its regret, on the states that its own play leads to. 0: none. A thousand take
+    about two seconds."""
     checkpoint_minutes: Annotated[float, Range(1e-3, 1e5)] = 5.0
     """Wall-clock minutes between checkpoints."""
     seed: Seed = 0
     """Seed of the initial weights and of the batches."""
 
-    WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("checkpoint_minutes", "log_steps")
+    WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("checkpoint_minutes", "log_steps", "own_play")
     """Options that change nothing of what is made."""
     NEWER: ClassVar[tuple[str, ...]] = ("also_teachers", "prune", "prune_at", "shift_pixels")
 

@@ -254,14 +254,12 @@ def learning_curve(path: Path, *, held_out: bool = True) -> list[str]:
 
 
 def _curves(path: Path, held_out: bool) -> list[str]:
-    names = ("samples", "agreement", "loss", "validation_agreement", "validation_loss")
+    names = ("samples", "agreement", "loss", "validation_agreement", "validation_loss", "own_agreement")
     found: dict[str, list[float]] = {name: [] for name in names}
     for line in curve.lines(path):
         values = json.loads(line)
         for name in names:
-            found[name].append(
-                float(values.get(name, np.nan) if name.startswith("validation") else values[name])
-            )
+            found[name].append(float(values[name] if name in names[:3] else values.get(name, np.nan)))
     x = found["samples"]
     if not x:
         return []
@@ -274,6 +272,10 @@ def _curves(path: Path, held_out: bool) -> list[str]:
         if np.isfinite(validated).any():
             frames = "held out" if held_out else "frames of the training"
             series.append((f"{frames}, integer network", x, validated))
+        own = np.isfinite(found["own_agreement"])
+        if key == "agreement" and own.any():
+            told = [list(np.array(values)[own]) for values in (x, found["own_agreement"])]
+            series.append(("states of its own play, integer network", told[0], told[1]))
         charts.append(line_chart(series, "frames trained on", label, percent=percent))
     return charts
 

@@ -15,6 +15,7 @@ import torch
 from spikestill.common.artefacts import RESUMED_FROM, STUDENT, TEACHER
 from spikestill.common.atari import STACK
 from spikestill.common.errors import UserError
+from spikestill.common.legal import TOGETHER
 from spikestill.common.processor import cores, keep_freed_memory
 from spikestill.common.provenance import file_sha256
 from spikestill.common.stage import StageResult, goes_on
@@ -30,6 +31,7 @@ from spikestill.student import integer_net
 from spikestill.student.branches import BRANCHES
 from spikestill.student.distillation import Distillation, Fitted, learning_rate
 from spikestill.student.game_check import check_file_game
+from spikestill.student.own_play import Judged, OwnPlay
 from spikestill.student.schedule import LEAST_STEPS, about, measured_pace, scheduled
 from spikestill.student.sources import BufferSource, Source
 from spikestill.student.stream import TeacherStream
@@ -162,8 +164,8 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
             checkpoint_minutes=config.checkpoint_minutes,
             resumed=resume,
         )
-        with sitting:
-            _train(training, sitting)
+        with sitting, _own_play(config, source) as own_play:
+            _train(training, sitting, own_play)
         finished = training.step >= config.steps
         if finished and len(training.pruned) != config.prune:
             raise UserError(
@@ -195,7 +197,26 @@ def _measured(training: Distillation) -> bool:
     return not training.config.stream and left > 0 and (fits or left >= LEAST_STEPS)
 
 
-def _train(training: Distillation, sitting: Sitting) -> None:
+@contextlib.contextmanager
+def _own_play(config: DistillConfig, source: Source) -> Iterator[OwnPlay | None]:
+    """Yield the games that the student plays by itself; None: it plays none."""
+    if not config.own_play:
+        yield None
+        return
+    games = source.game.split(TOGETHER)
+    files = [
+        teacher_file(path, game)
+        for game, path in itertools.zip_longest(games, (config.teacher, *config.also_teachers)[: len(games)])
+    ]
+    teachers = {}
+    for game, path in zip(games, files, strict=True):
+        teacher = teachers[game] = load_teacher(path)
+        check_file_game(path, teacher.game, teacher.actions, game, len(action_meanings(game)))
+    with contextlib.closing(OwnPlay(teachers, source.legal, config.seed)) as playing:
+        yield playing
+
+
+def _train(training: Distillation, sitting: Sitting, own_play: OwnPlay | None) -> None:
     """Train until the steps are done or the user stops it."""
     found: list[tuple[float, float]] = []
     first, whole = training.step, not training.pruned
@@ -203,7 +224,7 @@ def _train(training: Distillation, sitting: Sitting) -> None:
         found.append(training.train_step())
         if training.step % training.config.log_steps == 0:
             loss, agreement = np.mean(found, axis=0)
-            _log(training, sitting, loss, agreement)
+            _log(training, sitting, loss, agreement, own_play)
             found.clear()
         if training.pruned and whole:
             whole = False
@@ -214,7 +235,9 @@ def _train(training: Distillation, sitting: Sitting) -> None:
         sitting.advance(**({"loss": found[-1][0], "agreement": found[-1][1]} if found else {}))
 
 
-def _log(training: Distillation, sitting: Sitting, loss: float, agreement: float) -> None:
+def _log(
+    training: Distillation, sitting: Sitting, loss: float, agreement: float, own_play: OwnPlay | None
+) -> None:
     validation = training.validate()
     values = {
         "samples": training.step * training.config.batch_size,
@@ -226,4 +249,10 @@ def _log(training: Distillation, sitting: Sitting, loss: float, agreement: float
         "validation_regret": validation["regret"],
         "layers": [each._asdict() for each in training.activity()],
     }
+    if own_play is not None:
+        found = own_play(training.votes, training.config.own_play)
+        values |= {
+            f"own_{name}": float(np.mean([getattr(each, name) for each in found.values()]))
+            for name in Judged._fields
+        }
     sitting.log(values)

@@ -391,6 +391,10 @@ class Distillation:
             "regret": float(regret.mean() / (best - mean).mean().clamp_min(1e-12)),
         }
 
+    def votes(self, stacks_BCHW: np.ndarray) -> np.ndarray:
+        """Return the votes int64 (B, A) of the integer net as it stands, for stacks (B, 4, 84, 84)."""
+        return self.network.integer().votes(torch.from_numpy(stacks_BCHW)).cpu().numpy()
+
     def activity(self) -> list[LayerActivity]:
         """Return what each layer of the integer net does on validated frames, and what the last step flipped."""
         stacks = self.source.validation().stacks[:ACTIVITY_FRAMES]

@@ -73,3 +73,13 @@ def test_frames_that_were_not_held_out_are_not_called_so(tmp_path):
     assert len(charts) == 2
     assert all("frames of the training, integer network" in chart for chart in charts)
     assert not any("held out" in chart for chart in charts)
+
+
+def test_agreement_on_the_students_own_play_is_drawn_where_it_was_told(tmp_path):
+    line = {"agreement": 0.5, "loss": 1.0}
+    lines = [line | {"samples": 128}, line | {"samples": 256, "own_agreement": 0.3}, line | {"samples": 384}]
+    path = tmp_path / "distill.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    agreement, loss = learning_curve(path)
+    assert "own play" in agreement
+    assert "own play" not in loss

@@ -23,7 +23,7 @@ from spikestill.common.zoo import ROOT
 from spikestill.runtime.evaluate import percentage
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-TABLES = ("table2", "table3", "figure4", "penalty", "prune")
+TABLES = ("table2", "table3", "figure4", "ablation", "penalty", "prune")
 TEMPERATURES = (0.05, 0.01, 0.005, 0.001)
 TABLE_2: dict[str, tuple[float, ...]] = {
     "breakout": (0.0, 95.80, 60.58, 31.57), "beam_rider": (26.46, 100.14, 94.16, 61.77),
@@ -253,6 +253,25 @@ def figure_4(own: Sequence[Cell]) -> list[str]:
     ]
 
 
+def ablation(own: Sequence[Cell]) -> list[str]:
+    """Return what each departure from the paper is worth: the score without it, or with it, all else alike."""
+    rows = [
+        [cell["game"], f"`{cell['values']['change']}`", number(cell.get("evaluate.mean"), 2),
+         interval(cell.get("evaluate.ci95"), 2), measured(cell)]
+        for cell in own
+        if "change" in cell["values"]
+    ]  # fmt: skip
+    heads = ["game", "change", "score", "95 % interval", "% of teacher"]
+    return [
+        "## One change at a time",
+        "",
+        "What a departure of ours from the paper's recipe is worth, taken back or added by itself.",
+        "`spikestill sweep ablation`.",
+        "",
+        *table(heads, rows or [[""] * len(heads)]),
+    ]
+
+
 def penalty(own: Sequence[Cell]) -> list[str]:
     """Return score, cores and energy against the weight of the sparsity penalty."""
     energy = "estimate.truenorth.total_j_pipelined"
@@ -297,6 +316,7 @@ def page(zoo: Path, documents: Path) -> str:
         "table2": table_2,
         "table3": table_3,
         "figure4": figure_4,
+        "ablation": ablation,
         "penalty": penalty,
         "prune": pruned,
     }

@@ -29,6 +29,14 @@ def row(page, section, first):
     return next(line for line in lines if line.startswith(f"| {first} "))
 
 
+def test_a_change_by_itself_is_told_beside_none(tmp_path):
+    cell = {"game": "pong", "done": 2, "hours": 0.5, "values": {"change": "distill.hint_weight=0"}}
+    score = {"evaluate.mean": 10.0, "evaluate.ci95": [9.0, 11.0], "evaluate.percent_of_teacher": 50.0}
+    found = results.ablation([cell | score, cell | {"values": {"change": "none"}}])
+    assert "| pong | `distill.hint_weight=0` | 10.00 | 9.00 to 11.00 | 50.0 (; 2 seeds, 0.50 h) |" in found
+    assert "| pong | `none` |  |  |  |" in found
+
+
 def test_cells_stand_beside_the_papers_and_stay_empty_where_nothing_ran(tmp_path):
     (tmp_path / "zoo" / "breakout").mkdir(parents=True)
     for name in ("teacher", "student-1chip"):
@@ -88,7 +96,9 @@ def test_what_is_no_sweep_or_no_table_is_named(tmp_path):
     foreign.write_text("[]")
     with pytest.raises(UserError, match=r"sweep\.json: not what `spikestill sweep` wrote"):
         results.keep("table2", foreign, tmp_path)
-    with pytest.raises(UserError, match="no table 'table9'; known: table2, table3, figure4, penalty, prune"):
+    with pytest.raises(
+        UserError, match="no table 'table9'; known: table2, table3, figure4, ablation, penalty, prune"
+    ):
         results.keep("table9", foreign, tmp_path)
     with pytest.raises(UserError, match="no such file"):
         results.keep("table2", tmp_path / "none.json", tmp_path)

@@ -58,6 +58,12 @@ def cards(root: Path, name: str) -> dict[str, Card]:
     }
 
 
+def several(root: Path) -> list[Card]:
+    """Return the zoo's cards of students that play several games, by name."""
+    paths = sorted(root.glob("*+*/student-1chip.json"))
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
 def cells(path: Path) -> list[Cell]:
     """Return the cells of a sweep's document; [] where there is no file.
 
@@ -166,6 +172,28 @@ def students(found: Mapping[str, Card], trained: Mapping[str, Card]) -> list[str
     missing = [game for game in trained if game not in found]
     without = f" Teachers without a student: {', '.join(missing)}." if missing else ""
     return ["## The zoo's 1-chip students", "", mean + paper + without, "", *table(heads, rows)]
+
+
+def of_several_games(found: Sequence[Card], single: Mapping[str, Card]) -> list[str]:
+    """Return the section on the zoo's students of several games, in each beside the student of that game alone."""
+    rows = []
+    for card in found:
+        recipe = card["recipe"]
+        budget = f"{recipe['steps']:,} x {recipe['batch_size']}, {card['training_seconds'] / 3600:.2f} h"
+        for game, own in card["games"].items():
+            alone = single.get(game, {}).get("mean")
+            rows.append([
+                card["game"], game, number(own["mean"], 2), interval(own["ci95"], 2), number(own["teacher"], 2),
+                number(own["percent_of_teacher"]), number(own["percent_of_margin"]), number(alone, 2), budget,
+                f"{card['cores']:,}",
+            ])  # fmt: skip
+    heads = ["student", "game", "score", "95 % interval", "teacher", "% of teacher", "% of margin",
+             "the single game's student", "batches, hours", "cores"]  # fmt: skip
+    return [
+        "## The zoo's 1-chip students of several games",
+        "",
+        *table(heads, rows or [[""] * len(heads)]),
+    ]
 
 
 def _find(own: Sequence[Cell], game: str, **wanted: Any) -> Cell | None:
@@ -323,7 +351,7 @@ def page(zoo: Path, documents: Path) -> str:
     lines = ["# Results", "",
              "Drawn by `python -m spikestill.results` from the zoo's cards and the sweeps in `docs/results/`.",
              "What was not run stays empty. [What of the paper's recipe is a reading](distillation.md).", "",
-             *teachers(trained), *students(made, trained)]  # fmt: skip
+             *teachers(trained), *students(made, trained), *of_several_games(several(zoo), made)]  # fmt: skip
     for name, draw in drawn.items():
         lines += draw(cells(documents / f"{name}.json"))
     return "\n".join(lines).rstrip("\n") + "\n"

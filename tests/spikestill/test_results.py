@@ -91,6 +91,22 @@ def test_nets_with_branches_taken_out_stand_with_their_cores(tmp_path):
     assert "| breakout | 2chip | 1 | 4,012 |  |  | 97.2 (95.0 to 99.0; 1 seed, 1.50 h) |" in page
 
 
+def test_a_student_of_two_games_stands_in_each_beside_the_student_of_that_game_alone(tmp_path):
+    for name, card in (
+        ("pong", CARD | {"mean": 12.0}),
+        ("freeway+pong", CARD | {"game": "freeway+pong", "games": {"freeway": CARD, "pong": CARD}}),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "student-1chip.json").write_text(json.dumps(card))
+    page = results.page(tmp_path, tmp_path)
+    section = page[page.index("## The zoo's 1-chip students of several games") :].splitlines()
+    of_pong = [line for line in section if line.startswith("| freeway+pong | pong |")]
+    assert of_pong == [
+        "| freeway+pong | pong | 310.00 | 300.00 to 320.50 | 320.00 | 96.9 | 96.8 | 12.00 | 8,000 x 128, 2.00 h | 1,900 |"
+    ]
+    assert any(line.startswith("| freeway+pong | freeway |") for line in section)
+
+
 def test_what_is_no_sweep_or_no_table_is_named(tmp_path):
     foreign = tmp_path / "sweep.json"
     foreign.write_text("[]")

@@ -102,7 +102,8 @@ def test_a_student_of_two_games_stands_in_each_beside_the_student_of_that_game_a
     section = page[page.index("## The zoo's 1-chip students of several games") :].splitlines()
     of_pong = [line for line in section if line.startswith("| freeway+pong | pong |")]
     assert of_pong == [
-        "| freeway+pong | pong | 310.00 | 300.00 to 320.50 | 320.00 | 96.9 | 96.8 | 12.00 | 8,000 x 128, 2.00 h | 1,900 |"
+        "| freeway+pong | pong | 310.00 | 300.00 to 320.50 | 320.00 | 96.9 | 96.8 | 12.00 "
+        "| 8,000 x 128, 2.00 h | 1,900 |"
     ]
     assert any(line.startswith("| freeway+pong | freeway |") for line in section)
 

@@ -1,19 +1,18 @@
-"""Every number format of ``distill --precision`` from the same start: loss, agreement, time, memory.
+"""Every number format of ``distill --precision`` from the same start: loss, agreement, time.
 
     python -m benchmarks.student_precision BUFFER [--steps 1000] [--batch_size 64]
 
 The same buffer, the same first weights, the same batches, the recipe of ``distill`` with the batches given here. At the
 end the running statistics are taken anew, as ``distill`` does, and the last part of the buffer is asked: the loss, how
-often the student picks the teacher's action, and what the others cost in Q. Each format runs in a process of its own,
-so that its peak memory is its own. fp16 and fp16-master are emulated on a CPU: their time says nothing, their figures
-do. Writes ``student_precision.json``.
+often the student picks the teacher's action, and what the others cost in Q. Each format runs in a process of its own.
+fp16 and fp16-master are emulated on a CPU: their time says nothing, their figures do. Writes
+``student_precision.json``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -50,19 +49,16 @@ def train(precision: str, options: argparse.Namespace) -> dict[str, Any]:
             BufferSource([reader], config.validation),
             [read_teacher(path)[0] for path in hinting_teachers(config, [reader])],
         )
-        base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         losses, seconds = [], []
         for _ in range(options.steps):
             began = time.perf_counter()
             loss, _ = training.train_step()
             seconds.append(time.perf_counter() - began)
             losses.append(loss)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         training.recalibrate(config.recalibration_batches)
         found = {
             "emulated": training.format.emulated,
             "samples_per_s": round(options.batch_size / float(np.median(seconds)), 1),
-            "peak_mib_of_training": round((peak - base) / 1024, 1),
             "skipped_batches": training.skipped,
             "loss_scale": training.scale.value,
             "loss_by_quarter": [round(float(np.mean(part)), 4) for part in np.array_split(losses, 4)],

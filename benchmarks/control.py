@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from spikestill.configs.control import ControlConfig
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.teacher.control.actor_critic import Batch
 from spikestill.teacher.control.blas import one_thread
-from spikestill.teacher.control.lanes import beside, in_turn
+from spikestill.teacher.control.lanes import OtherThread, in_turn
 from spikestill.teacher.control.learner import FloatLearner
 
 S, D = 17, 6
@@ -70,7 +69,7 @@ def batch_of(rng: np.random.Generator, size: int) -> Batch:
 
 def updates_per_s(config: ControlConfig, seconds: float, repeats: int, seeds: int = 1) -> float:
     """Return updates a second: of one agent on all cores, or of several together."""
-    both = beside(ThreadPoolExecutor(1)) if seeds == 1 and cores() > 1 else in_turn
+    both = OtherThread() if seeds == 1 and cores() > 1 else in_turn
     learners = [FloatLearner(config, S, D, seed, both) for seed in range(seeds)]
     rngs = [np.random.default_rng(seed) for seed in range(seeds)]
     batch = batch_of(rngs[0], config.batch_size)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,9 @@ from spikestill.common.precision.rounding import number_format
 from spikestill.common.processor import cores, keep_freed_memory
 from spikestill.configs.control import ControlConfig
 from spikestill.configs.environment import EnvironmentConfig
-from spikestill.teacher.control.actor_critic import Batch, in_turn
+from spikestill.teacher.control.actor_critic import Batch
 from spikestill.teacher.control.blas import one_thread
+from spikestill.teacher.control.lanes import OtherThread, in_turn
 from spikestill.teacher.control.learner import FloatLearner
 
 S, D = 17, 6
@@ -69,17 +69,7 @@ def batch_of(rng: np.random.Generator, size: int) -> Batch:
 
 def updates_per_s(config: ControlConfig, seconds: float, repeats: int, seeds: int = 1) -> float:
     """Return updates a second: of one agent on all cores, or of several together."""
-    pool = ThreadPoolExecutor(1)
-
-    def beside(work: Any, number: int) -> list[Any]:
-        if number < 2:
-            return in_turn(work, number)
-        other = pool.submit(lambda: [work(index) for index in range(1, number, 2)])
-        ours = [work(index) for index in range(0, number, 2)]
-        theirs = other.result()
-        return [(theirs if index % 2 else ours)[index // 2] for index in range(number)]
-
-    both = beside if seeds == 1 and cores() > 1 else in_turn
+    both = OtherThread() if seeds == 1 and cores() > 1 else in_turn
     learners = [FloatLearner(config, S, D, seed, both) for seed in range(seeds)]
     rngs = [np.random.default_rng(seed) for seed in range(seeds)]
     batch = batch_of(rngs[0], config.batch_size)

@@ -9,7 +9,7 @@ Axis suffixes: B batch, S observation, D action numbers, N networks, P parameter
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,16 +17,14 @@ import numpy.typing as npt
 
 from spikestill.configs.control import ControlConfig, MethodsConfig
 from spikestill.teacher.control import networks
+from spikestill.teacher.control.lanes import Both, in_turn
 from spikestill.teacher.control.operations import AdamRule, PolicyRule
 from spikestill.teacher.control.optimiser import Trained, count, grow, step
 
-Both = Callable[[Callable[[int], Any], int], list[Any]]
-"""``both(work, n)`` returns [work(0), ..., work(n - 1)], together where there are threads."""
-
-
-def in_turn(work: Callable[[int], Any], number: int) -> list[Any]:
-    """Do one piece of work after the other."""
-    return [work(index) for index in range(number)]
+WORTH_WAKING = 1 << 18
+"""Parameters in fp32 that Adam steps in about twice the 60 us in which a thread is woken and waited for."""
+AVERAGE_COST = 8
+"""How much longer a step of Adam takes than a target's."""
 
 
 class Batch(NamedTuple):
@@ -195,19 +193,34 @@ def rounded_batch(o: Any, batch: Batch) -> Batch:
     return Batch(*(o.array(each) for each in batch))
 
 
+def critic_pass(o: Any, state: AgentState, settings: Settings, batch: Batch, index: int) -> list[Any]:
+    """Return the activations of critic ``index`` for the batch's actions."""
+    net = networks.layers(state.critics.p_NP[index], settings.critic_sizes)
+    return networks.forward(o, net, o.joined(batch.obs_BS, batch.action_BD))
+
+
 def learn_critics(
-    o: Any, state: AgentState, settings: Settings, batch: Batch, target_B: Any, both: Both
+    o: Any,
+    state: AgentState,
+    settings: Settings,
+    batch: Batch,
+    target_B: Any,
+    both: Both,
+    passes: Sequence[list[Any]] | None = None,
 ) -> dict[str, Any]:
-    """Step the critics towards the targets; the loss is the sum of their mean squared errors."""
+    """Step the critics towards the targets; the loss is the sum of their mean squared errors.
+
+    ``passes`` are those of :func:`critic_pass`, where they are already done.
+    """
     trained, sizes = state.critics, settings.critic_sizes
-    x_BI = o.joined(batch.obs_BS, batch.action_BD)
     factor = 2.0 * trained.scale / len(batch.reward_B)
+    inner = both if settings.config.twins == 1 else in_turn
 
     def differentiate(index: int) -> tuple[bool, Any]:
-        net = networks.layers(trained.p_NP[index], sizes)
-        activations = networks.forward(o, net, x_BI)
+        net, into = (networks.layers(flat[index], sizes) for flat in (trained.p_NP, trained.g_NP))
+        activations = passes[index] if passes else critic_pass(o, state, settings, batch, index)
         g_BO = o.temporal_difference(activations[-1], target_B, factor)
-        networks.backward(o, net, activations, g_BO, networks.layers(trained.g_NP[index], sizes))
+        networks.backward(o, net, activations, g_BO, into, both=inner)
         return o.finish(trained.g_NP[index]), activations[-1]
 
     found = both(differentiate, settings.config.twins)
@@ -216,9 +229,17 @@ def learn_critics(
     return {"values": [value for _, value in found], "target": target_B}
 
 
+def worth(o: Any, numbers: int, both: Both) -> Both:
+    """Return ``both`` where a loop over so many parameters takes longer than a thread takes to wake, else ``in_turn``.
+
+    Rounded to fewer bits than fp32 it always does. Each parameter is on its own there, so that this changes no result.
+    """
+    return both if o.form.low or numbers >= WORTH_WAKING else in_turn
+
+
 def step_all(o: Any, trained: Trained, rule: AdamRule, methods: MethodsConfig, both: Both) -> None:
     """Step every network, or both halves of a single one; double the loss's scale where that is due."""
-    networks_there = len(trained.p_NP)
+    networks_there, both = len(trained.p_NP), worth(o, trained.p_NP.size, both)
     if networks_there == 1:
         both(lambda half: step(o, trained, 0, rule, methods, (half, 2)), 2)
     else:
@@ -229,9 +250,24 @@ def step_all(o: Any, trained: Trained, rule: AdamRule, methods: MethodsConfig, b
 def action_gradient(
     o: Any, state: AgentState, settings: Settings, obs_BS: Any, action_BD: Any, factor: float, both: Both
 ) -> tuple[Any, list[Any]]:
-    """Return (``factor`` times the gradient of min Q by the action (B, D), the critics' values)."""
+    """Return (``factor`` times the gradient of min Q by the action (B, D), the critics' values).
+
+    Of a single critic the batch is cut into halves, one for each thread.
+    """
     sizes = settings.critic_sizes
     x_BI = o.joined(obs_BS, action_BD)
+    if settings.config.twins == 1:
+        net, middle = networks.layers(state.critics.p_NP[0], sizes), len(x_BI) // 2
+        halves = x_BI[:middle], x_BI[middle:]
+
+        def differentiate(half: int) -> tuple[Any, Any]:
+            activations = networks.forward(o, net, halves[half])
+            (g_BO,) = o.of_smaller([activations[-1]], factor)
+            g_BI = networks.backward(o, net, activations, g_BO, None, True)
+            return g_BI[:, settings.observation :], activations[-1]
+
+        found = both(differentiate, 2)
+        return o.stacked([part for part, _ in found]), [o.stacked([value for _, value in found])]
     nets = [networks.layers(each, sizes) for each in state.critics.p_NP]
     activations = both(lambda index: networks.forward(o, nets[index], x_BI), len(nets))
     values = [each[-1] for each in activations]
@@ -260,7 +296,8 @@ def move_targets(o: Any, state: AgentState, settings: Settings, both: Both) -> N
         else:
             o.average(target, p, rate)
 
-    both(move, len(rows))
+    moved = state.target_NP.size + state.target_actor_NP.size
+    worth(o, moved // AVERAGE_COST, both)(move, len(rows))
 
 
 def target_values(state: AgentState, settings: Settings, o: Any, x_BI: Any, both: Both) -> Sequence[Any]:

@@ -16,17 +16,17 @@ from spikestill.teacher.control import networks
 from spikestill.teacher.control.actor_critic import (
     AgentState,
     Batch,
-    Both,
     Noise,
     Settings,
     action_gradient,
-    in_turn,
+    critic_pass,
     learn_critics,
     move_targets,
     rounded_batch,
     step_all,
     target_values,
 )
+from spikestill.teacher.control.lanes import Both, in_turn, side_by_side
 from spikestill.teacher.control.optimiser import count
 
 NOISE_LIMIT = 0.5
@@ -38,34 +38,49 @@ def update(
 ) -> dict[str, Any]:
     """Do one update in place; see :func:`sac.update`. Only the next action's noise is read."""
     config, batch = settings.config, rounded_batch(o, batch)
-    target_actor = networks.layers(state.target_actor_NP[0], settings.actor_sizes)
-    following = o.tanh(networks.forward(o, target_actor, batch.next_obs_BS)[-1])
-    if config.target_noise:
-        added = np.clip(config.target_noise * noise.next_BD, -NOISE_LIMIT, NOISE_LIMIT)
-        following = o.array(np.clip(o.host(following) + added, -1.0, 1.0))
-    values = target_values(state, settings, o, o.joined(batch.next_obs_BS, following), both)
-    target_B = o.target(
-        batch.reward_B, batch.going_on_B, values, o.zeros(len(batch.reward_B)), 0.0, config.discount
-    )
-    found = learn_critics(o, state, settings, batch, target_B, both)
-    if state.updates % config.actor_period == 0:
-        found |= learn_actor(o, state, settings, batch.obs_BS, both)
+    acting = state.updates % config.actor_period == 0
+
+    def passes() -> tuple[list[Any], Any]:
+        """Return the activations of the critics and of the actor, neither of which has stepped yet."""
+        critics = [critic_pass(o, state, settings, batch, index) for index in range(config.twins)]
+        actor = networks.layers(state.actor.p_NP[0], settings.actor_sizes)
+        return critics, networks.forward(o, actor, batch.obs_BS) if acting else None
+
+    target_B, (critics, actor) = side_by_side(both, lambda: targets(o, state, settings, batch, noise), passes)
+    found = learn_critics(o, state, settings, batch, target_B, both, critics)
+    if acting:
+        found |= learn_actor(o, state, settings, batch.obs_BS, actor, both)
     if state.updates % config.target_period == 0:
         move_targets(o, state, settings, both)
     state.updates += 1
     return found
 
 
-def learn_actor(o: Any, state: AgentState, settings: Settings, obs_BS: Any, both: Both) -> dict[str, Any]:
-    """Step the actor along the first critic's gradient."""
+def targets(o: Any, state: AgentState, settings: Settings, batch: Batch, noise: Noise) -> Any:
+    """Return the critics' targets y, (B,)."""
+    config = settings.config
+    target_actor = networks.layers(state.target_actor_NP[0], settings.actor_sizes)
+    following = o.tanh(networks.forward(o, target_actor, batch.next_obs_BS)[-1])
+    if config.target_noise:
+        added = np.clip(config.target_noise * noise.next_BD, -NOISE_LIMIT, NOISE_LIMIT)
+        following = o.array(np.clip(o.host(following) + added, -1.0, 1.0))
+    values = target_values(state, settings, o, o.joined(batch.next_obs_BS, following), in_turn)
+    return o.target(
+        batch.reward_B, batch.going_on_B, values, o.zeros(len(batch.reward_B)), 0.0, config.discount
+    )
+
+
+def learn_actor(
+    o: Any, state: AgentState, settings: Settings, obs_BS: Any, activations: list[Any], both: Both
+) -> dict[str, Any]:
+    """Step the actor along the first critic's gradient; ``activations`` are its own for ``obs_BS``."""
     trained, sizes = state.actor, settings.actor_sizes
     net = networks.layers(trained.p_NP[0], sizes)
-    activations = networks.forward(o, net, obs_BS)
     action_BD = o.tanh(activations[-1])
     share = o.scalar(trained.scale / len(obs_BS))
     g_BD, values = action_gradient(o, state, settings, obs_BS, action_BD, -share, both)
     g_BD = o.tanh_backward(g_BD, action_BD)
-    networks.backward(o, net, activations, g_BD, networks.layers(trained.g_NP[0], sizes))
+    networks.backward(o, net, activations, g_BD, networks.layers(trained.g_NP[0], sizes), both=both)
     if count(o, trained, o.finish(trained.g_NP[0]), settings.methods):
         step_all(o, trained, settings.adam_actor, settings.methods, both)
     return {"policy_values": values}

@@ -23,13 +23,12 @@ from spikestill.teacher.control import ddpg, networks, sac
 from spikestill.teacher.control.actor_critic import (
     AgentState,
     Batch,
-    Both,
     Noise,
     Settings,
-    in_turn,
     new_state,
 )
 from spikestill.teacher.control.agent_file import save_agent
+from spikestill.teacher.control.lanes import Both, in_turn
 from spikestill.teacher.control.operations import STEP, HostOperations
 
 Arrays = Mapping[str, npt.NDArray[Any]]

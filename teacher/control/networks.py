@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.teacher.control.lanes import Both, in_turn, side_by_side
 from spikestill.teacher.control.operations import Layer
 
 
@@ -72,6 +74,7 @@ def backward(
     g_BO: Any,
     into: Sequence[Layer] | None,
     to_input: bool = False,
+    both: Both = in_turn,
 ) -> Any:
     """Write the gradients of the layers and, where ``to_input``, return the input's.
 
@@ -82,10 +85,14 @@ def backward(
         g_BO: gradient of the output.
         into: layers of gradients; None: they are not wanted.
         to_input: go on to the input.
+        both: how a layer's two products are done, the one to its inputs and the one to its weights. The last layer's
+            are too small for a second thread.
     """
     for index in range(len(net) - 1, -1, -1):
-        if into is not None:
-            o.weight_gradient(activations[index], g_BO, into[index])
+        x_BI, products = activations[index], []
         if index or to_input:
-            g_BO = o.backward(g_BO, net[index], activations[index] if index else None)
+            products.append(partial(o.backward, g_BO, net[index], x_BI if index else None))
+        if into is not None:
+            products.append(partial(o.weight_gradient, x_BI, g_BO, into[index]))
+        g_BO = side_by_side(in_turn if index == len(net) - 1 else both, *products)[0]
     return g_BO if to_input else None

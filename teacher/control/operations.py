@@ -120,6 +120,10 @@ class HostOperations:
         """Return (x, y) side by side, (B, I + D)."""
         return np.concatenate([x_BI, y_BD], axis=1)
 
+    def stacked(self, parts: Sequence[Array]) -> Array:
+        """Return parts of a batch as one."""
+        return np.concatenate(parts)
+
     def linear(self, x_BI: Array, layer: Layer, relu: bool) -> Array:
         """Return x W + b (B, O), the sum in the storage's type and rounded once; max(., 0) where ``relu``."""
         y_BO = np.matmul(x_BI, layer.weight_IO)
@@ -129,7 +133,8 @@ class HostOperations:
 
     def backward(self, g_BO: Array, layer: Layer, active_BI: Array | None) -> Array:
         """Return g Wᵀ (B, I); zero where a unit of ``active_BI`` was not active."""
-        g_BI = np.matmul(g_BO, layer.weight_IO.T)
+        # One column's product is no sum, and BLAS is slow at it.
+        g_BI = g_BO * layer.weight_IO.T if g_BO.shape[1] == 1 else np.matmul(g_BO, layer.weight_IO.T)
         if active_BI is None:
             round_all(g_BI.reshape(-1), self.q)
         else:

@@ -15,17 +15,16 @@ from spikestill.teacher.control import networks
 from spikestill.teacher.control.actor_critic import (
     AgentState,
     Batch,
-    Both,
     Noise,
     Settings,
     action_gradient,
-    in_turn,
     learn_critics,
     move_targets,
     rounded_batch,
     step_all,
     target_values,
 )
+from spikestill.teacher.control.lanes import Both, in_turn
 from spikestill.teacher.control.optimiser import count, grow, step
 
 
@@ -83,7 +82,7 @@ def learn_actor(
     share = o.scalar(trained.scale / len(obs_BS))
     g_action_BD, values = action_gradient(o, state, settings, obs_BS, found.action_BD, -share, both)
     g_head = o.sample_backward(found, g_action_BD, o.scalar(share * alpha), settings.policy)
-    networks.backward(o, net, activations, g_head, networks.layers(trained.g_NP[0], sizes))
+    networks.backward(o, net, activations, g_head, networks.layers(trained.g_NP[0], sizes), both=both)
     if count(o, trained, o.finish(trained.g_NP[0]), settings.methods):
         step_all(o, trained, settings.adam_actor, settings.methods, both)
     entropy = -o.mean(found.density_B)

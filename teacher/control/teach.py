@@ -37,8 +37,8 @@ from spikestill.common.training import (
 )
 from spikestill.configs.control import ControlConfig
 from spikestill.configs.loading import plain
-from spikestill.teacher.control.actor_critic import Both, in_turn
 from spikestill.teacher.control.blas import one_thread
+from spikestill.teacher.control.lanes import Both, OtherThread, in_turn
 from spikestill.teacher.control.learner import DivergedError, Learner, make_learner
 from spikestill.teacher.control.play import joined, play_games, within
 from spikestill.teacher.control.replay import Replay
@@ -180,27 +180,15 @@ class Trainings:
         self.config = config
         threads = config.threads or cores()
         lanes = config.seeds == 1 and threads > 1
-        workers = 1 if lanes else max(1, min(threads, config.seeds))
+        workers = max(1, min(threads, config.seeds))
         # What overflows in a format is told by the agents.
         self._pool = ThreadPoolExecutor(workers, initializer=lambda: np.seterr(all="ignore"))
-        both = self._beside if lanes else in_turn
+        self._other = OtherThread() if lanes else None
+        both = self._other or in_turn
         self.each = [Training(config, config.seed + index, both) for index in range(config.seeds)]
         self.parents: dict[str, str] = {}
         if checkpoint is not None:
             self._restore(checkpoint)
-
-    def _beside(self, work: Callable[[int], Any], number: int) -> list[Any]:
-        """Do every second piece of work on the other thread."""
-        if number < 2:
-            return in_turn(work, number)
-        other = self._pool.submit(lambda: [work(index) for index in range(1, number, 2)])
-        try:
-            ours = [work(index) for index in range(0, number, 2)]
-        except BaseException:
-            other.cancel()
-            raise
-        theirs = other.result()
-        return [(theirs if index % 2 else ours)[index // 2] for index in range(number)]
 
     @property
     def step(self) -> int:
@@ -251,6 +239,8 @@ class Trainings:
     def close(self) -> None:
         """End the threads and the simulators."""
         self._pool.shutdown()
+        if self._other is not None:
+            self._other.close()
         for training in self.each:
             training.close()
 

@@ -77,9 +77,19 @@ def test_a_seed_trained_beside_others_is_bit_for_bit_what_it_is_alone(tmp_path):
     assert read_agent(tmp_path / "three" / "seed-1" / "teacher.safetensors").actor[0][0].shape == (5, 64)
 
 
-def test_the_number_of_threads_changes_nothing(tmp_path):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"algorithm": "ddpg", "hidden": (400, 300), "batch_size": 64},
+        {"algorithm": "ddpg", "twin_critics": True, "actor_period": 2, "batch_size": 15, "precision": "fp16"},
+        {"algorithm": "ddpg", "hidden": (40,), "batch_size": 1},
+    ],
+    ids=["sac", "ddpg", "td3-fp16", "ddpg-one"],
+)
+def test_the_number_of_threads_changes_nothing(tmp_path, options):
     for threads in (1, 2):
-        teach.run(config_of(threads=threads), tmp_path / str(threads))
+        teach.run(config_of(threads=threads, **options), tmp_path / str(threads))
     one, two = (state_of(tmp_path / name / teach.CHECKPOINT) for name in ("1", "2"))
     assert all(torch.equal(one[name], two[name]) for name in one)
 

@@ -1,0 +1,39 @@
+"""Work on two threads: the results in their order, errors of either thread, and work after an error."""
+
+import threading
+
+import pytest
+
+from spikestill.teacher.control.lanes import OtherThread, in_turn, side_by_side
+
+
+@pytest.fixture
+def both():
+    other = OtherThread()
+    yield other
+    other.close()
+    assert not other._thread.is_alive()
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 5, 8])
+def test_results_are_those_of_one_thread_and_in_their_order(both, number):
+    assert both(lambda index: index * index, number) == in_turn(lambda index: index * index, number)
+
+
+def test_every_second_piece_is_done_on_the_other_thread(both):
+    found = both(lambda _: threading.get_ident(), 4)
+    assert found[0] == found[2] == threading.get_ident()
+    assert found[1] == found[3] != found[0]
+    assert side_by_side(both, lambda: "one", lambda: "two") == ["one", "two"]
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_an_error_of_either_thread_comes_through_and_the_next_work_is_done(both, broken):
+    def work(index):
+        if index == broken:
+            raise ValueError(f"piece {index}")
+        return index
+
+    with pytest.raises(ValueError, match=f"piece {broken}"):
+        both(work, 2)
+    assert both(lambda index: index, 3) == [0, 1, 2]

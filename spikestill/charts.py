@@ -1,6 +1,7 @@
 """Charts as inline SVG, coloured by the page's CSS, so that one file reads well light and dark.
 
-CSS classes: ``axis`` (lines), ``label`` (small text), ``mark`` (values), and ``s0``, ``s1`` ... (series).
+CSS classes: ``axis`` (lines), ``label`` (small text), ``mark`` (values), ``band`` (an interval along a line), and
+``s0``, ``s1`` ... (series). A file of its own (:func:`standalone`) brings its colours along.
 """
 
 from __future__ import annotations
@@ -18,6 +19,21 @@ Series = tuple[str, Sequence[float], Sequence[float]]
 Bounds = tuple[float, float, float, float]
 COLOURS = 4
 """Colours that the page has."""
+STYLE = """
+svg { --card: #ffffff; --soft: #5c6270; --grid: #eceef1; --ink: #1b1d22; }
+svg { --s0: #2a6fdb; --s1: #e07b1f; --s2: #2f9e6e; --s3: #9a4fc4; background: var(--card); }
+@media (prefers-color-scheme: dark) {
+  svg { --card: #1a1d24; --soft: #a2a9b8; --grid: #262a33; --ink: #e9ebef; }
+  svg { --s0: #6ea4ff; --s1: #f5a455; --s2: #56c596; --s3: #c48ae6; }
+}
+.label { font: 11.5px system-ui, sans-serif; fill: var(--soft); } .strong { fill: var(--ink); }
+.axis { stroke: var(--soft); } .grid { stroke: var(--grid); } .line { fill: none; stroke-width: 2; }
+.whisker { stroke-width: 3; } .band { opacity: 0.18; }
+""" + "".join(
+    f".line.s{i}, .whisker.s{i} {{ stroke: var(--s{i}); }} .fill.s{i}, .band.s{i} {{ fill: var(--s{i}); }}\n"
+    for i in range(COLOURS)
+)
+"""Of a chart in a file of its own: the page's colours."""
 
 
 def png_uri(pixels: npt.NDArray[np.uint8]) -> str:
@@ -54,19 +70,28 @@ def line_chart(
     x_label: str,
     y_label: str,
     *,
+    bands: Sequence[tuple[Sequence[float], Sequence[float]]] = (),
     percent: bool = False,
     width: int = 520,
     height: int = 260,
 ) -> str:
-    """Return lines of (name, x, y); a legend names them where there are several."""
+    """Return lines of (name, x, y); a legend names them where there are several.
+
+    ``bands`` are the lower and upper ends of an interval at each x, one pair for each series, or none at all.
+    """
     xs = [value for _, x, _ in series for value in x]
     ys = [value for _, _, y in series for value in y if math.isfinite(value)]
+    ys += [value for band in bands for end in band for value in end]
     low, high = min(ys), max(ys)
     room = (high - low) * 0.06 or abs(high) * 0.06 or 1.0
     # The axis of a single point begins, or ends, at 0.
     left_x, right_x = (min(xs), max(xs)) if max(xs) > min(xs) else (min(0.0, xs[0]), max(0.0, xs[0]) or 1.0)
     bounds = (left_x, right_x, low - room, high + room)
     parts = [_frame(bounds, x_label, y_label, width, height, percent)]
+    for index, ((_, x, _), (below, above)) in enumerate(zip(series, bands, strict=False)):
+        ends = [*zip(x, above, strict=True), *reversed(list(zip(x, below, strict=True)))]
+        outline = " ".join(f"{_x(a, bounds, width):.1f},{_y(b, bounds, height):.1f}" for a, b in ends)
+        parts.append(f'<polygon class="band s{index}" points="{outline}"/>')
     for index, (_, x, y) in enumerate(series):
         places = [
             (_x(a, bounds, width), _y(b, bounds, height))
@@ -130,14 +155,21 @@ def histogram(
 
 
 def interval_chart(
-    rows: Sequence[tuple[str, float, tuple[float, float] | None]], x_label: str, *, width: int = 520
+    rows: Sequence[tuple[str, float, tuple[float, float] | None]],
+    x_label: str,
+    *,
+    width: int = 520,
+    room: int = 110,
 ) -> str:
-    """Return one line for each (name, mean, interval): a dot on its 95 % interval, and the value in words."""
+    """Return one line for each (name, mean, interval): a dot on its 95 % interval, and the value in words.
+
+    ``room`` is the width of the names.
+    """
     height = 34 * len(rows) + 46
     values = [value for _, mean, ci in rows for value in (mean, *(ci or ()))]
-    room = (max(values) - min(values)) * 0.08 or 1.0
-    low, high = min(values) - room, max(values) + room
-    left, right, base = 110, width - 92, height - 40
+    margin = (max(values) - min(values)) * 0.08 or 1.0
+    low, high = min(values) - margin, max(values) + margin
+    left, right, base = room, width - 92, height - 40
 
     def place(value: float) -> float:
         return left + (value - low) / (high - low) * (right - left)
@@ -155,6 +187,13 @@ def interval_chart(
         parts.append(_text(right + 12, y + 4, f"{mean:,.5g}", anchor="start", strong=True))
     parts.append(_text((left + right) / 2, height - 6, x_label))
     return _svg(parts, width, height, x_label)
+
+
+def standalone(svg: str) -> str:
+    """Return a chart as the text of an SVG file."""
+    return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(
+        ">", f"><style>{STYLE}</style>", 1
+    )
 
 
 LEFT, RIGHT, TOP, BOTTOM = 60, 12, 20, 42

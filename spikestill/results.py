@@ -1,9 +1,10 @@
 """Draw ``docs/results.md``: the paper's tables with ours beside them, from the zoo's cards and the sweeps' documents.
 
-    python -m spikestill.results [--sweep table2=runs/sweep-table2/sweep.json ...]
+    python -m spikestill.results [--sweep table2=runs/sweep-table2/sweep.json ...] [--curve runs/cheetah ...]
 
 A cell that was not run stays empty. ``--sweep`` names the table that a sweep's cells go into; they are kept, without
-the single games' scores, in ``docs/results/``, so that the page can be drawn again without them.
+the single games' scores, in ``docs/results/``, so that the page can be drawn again without them. ``--curve`` names run
+folders of control trainings, whose curves are kept in ``docs/results/control/``: ``docs/control-results.md`` has them.
 """
 
 from __future__ import annotations
@@ -376,7 +377,9 @@ def keep(name: str, path: Path, documents: Path) -> None:
 
 
 def main() -> None:
-    """Keep what the command line names, and draw the page."""
+    """Keep what the command line names, and draw the pages."""
+    from spikestill import control_curves, control_results
+
     parser = argparse.ArgumentParser(
         prog="python -m spikestill.results",
         description=__doc__,
@@ -385,13 +388,19 @@ def main() -> None:
     parser.add_argument(
         "--sweep", nargs="*", default=[], metavar="TABLE=FILE", help=f"one of {', '.join(TABLES)}"
     )
+    parser.add_argument("--curve", nargs="*", default=[], metavar="RUN_FOLDER", help="of a control training")
     parser.add_argument("--docs", type=Path, default=DOCS, help="folder of results.md and results/")
     options = parser.parse_args()
     try:
         for given in options.sweep:
             name, _, path = given.partition("=")
             keep(name, Path(path), options.docs / "results")
+        control = options.docs / "results" / "control"
+        # All are read before the first is kept.
+        for each in [control_curves.of_run(Path(given)) for given in options.curve]:
+            print(control_curves.write(control, each))
         write_text(options.docs / "results.md", page(ROOT, options.docs / "results"))
+        control_results.draw(control, options.docs)
     except UserError as error:
         sys.exit(str(error))
 

@@ -118,16 +118,19 @@ def interval(done: Sequence[Row]) -> list[float]:
     """Return the 95 % interval of the mean score over seeds and games."""
     if len(done) == 1:
         return list(done[0]["figures"]["evaluate.ci95"])
+    return seeds_and_games([row["returns"] for row in done])
+
+
+def seeds_and_games(scores: Sequence[Sequence[float]]) -> list[float]:
+    """Return the 95 % interval of the mean of each seed's scores: seeds are drawn, then games of each drawn seed."""
     rng = np.random.default_rng(0)
-    scores = [np.asarray(row["returns"], np.float64) for row in done]
-    means = [
-        np.mean([
-            each[rng.integers(0, len(each), len(each))].mean()
-            for each in (scores[seed] for seed in rng.integers(0, len(scores), len(scores)))
-        ])
-        for _ in range(RESAMPLES)
-    ]  # fmt: skip
-    return [float(value) for value in np.percentile(means, [2.5, 97.5])]
+    # The games are drawn for every place of every resample, whichever seed is then drawn for it.
+    shape = (RESAMPLES, len(scores))
+    means = np.stack([
+        np.asarray(each, np.float64)[rng.integers(0, len(each), (*shape, len(each)))].mean(2) for each in scores
+    ])  # fmt: skip
+    drawn = np.take_along_axis(means, rng.integers(0, len(scores), (1, *shape)), 0)[0]
+    return [float(value) for value in np.percentile(drawn.mean(1), [2.5, 97.5])]
 
 
 def flat(cell: Mapping[str, Any]) -> dict[str, Any]:

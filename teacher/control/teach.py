@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from spikestill.common.artefacts import RESUMED_FROM, TEACHER
+from spikestill.common.artefacts import DIVERGED, RESUMED_FROM, TEACHER
+from spikestill.common.atomic import write_text
 from spikestill.common.environment import Box, environment
 from spikestill.common.errors import UserError, restoring
 from spikestill.common.precision.names import FIXED
@@ -248,6 +250,8 @@ class Trainings:
 def run(config: ControlConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
     """Train an agent; write ``teacher.safetensors``, a checkpoint and the curve ``teach.jsonl``.
 
+    A training that diverges leaves ``teach-diverged.json``.
+
     Raises:
         UserError: the training or a simulation diverged, a full disk, an unusable checkpoint, a training from before
             without ``resume``.
@@ -271,7 +275,8 @@ def run(config: ControlConfig, run_dir: Path, *, resume: bool = False) -> StageR
             checkpoint_minutes=config.checkpoint_minutes, resumed=resume,
         )  # fmt: skip
         with sitting, going_on_from(checkpoint if resume else None):
-            found = _train(trainings, sitting, checkpoint)
+            (run_dir / DIVERGED).unlink(missing_ok=True)
+            found = _train(trainings, sitting, checkpoint, provenance)
     first = trainings.each[0]
     summary = {
         "environment": config.environment.game, "algorithm": config.algorithm, "precision": config.precision,
@@ -284,7 +289,9 @@ def run(config: ControlConfig, run_dir: Path, *, resume: bool = False) -> StageR
     return StageResult(run_dir / TEACHER, summary, first.step >= config.steps)
 
 
-def _train(trainings: Trainings, sitting: Sitting, checkpoint: Path) -> list[dict[str, Any]]:
+def _train(
+    trainings: Trainings, sitting: Sitting, checkpoint: Path, provenance: Provenance
+) -> list[dict[str, Any]]:
     """Train until the steps are done or the user stops it; return the last evaluations."""
     config = trainings.config
     found: list[dict[str, Any]] = []
@@ -296,7 +303,7 @@ def _train(trainings: Trainings, sitting: Sitting, checkpoint: Path) -> list[dic
     while not sitting.stop and trainings.step < config.steps:
         due = (trainings.step // config.evaluation_period + 1) * config.evaluation_period
         until = min(trainings.step + SHOWN_STEPS, due, config.steps)
-        with _naming_checkpoint(checkpoint, trainings):
+        with _naming_checkpoint(checkpoint, trainings, provenance):
             trainings.advance(until)
             if trainings.step >= due or trainings.step >= config.steps:
                 with sitting.bar.aside():
@@ -320,11 +327,17 @@ def _counts(training: Training) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _naming_checkpoint(checkpoint: Path, trainings: Trainings) -> Iterator[None]:
-    """Let the error of a training that diverges name the step and the last good checkpoint."""
+def _naming_checkpoint(checkpoint: Path, trainings: Trainings, provenance: Provenance) -> Iterator[None]:
+    """Let the error of a training that diverges name the step and the last good checkpoint; keep it for the results."""
     try:
         yield
     except DivergedError as error:
+        told = {
+            "diverged": error.what,
+            "step": trainings.step,
+            "provenance": json.loads(provenance.to_json()),
+        }
+        write_text(checkpoint.with_name(DIVERGED), json.dumps(told, indent=1) + "\n")
         good = f"the last good checkpoint is {checkpoint}" if checkpoint.exists() else "no checkpoint yet"
         raise UserError(
             f"{trainings.config.environment.game}, step {trainings.step:,}, {error.what}; {good}",

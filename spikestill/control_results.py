@@ -1,0 +1,207 @@
+"""Draw ``docs/control-results.md``: the curves of Björck 2021 and Yang 2021 beside ours, from kept trainings.
+
+What was not run stays empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from spikestill.charts import COLOURS, interval_chart, line_chart, standalone
+from spikestill.common.atomic import write_text
+from spikestill.configs.control import ControlConfig
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.control_cells import EPSILON, SIX, Cell, Variant, cells, described, low
+from spikestill.control_curves import read_all
+from spikestill.results import number, table
+
+BJORCK_TASKS = (
+    "cartpole_swingup", "reacher_easy", "cheetah_run", "finger_spin", "ball_in_cup_catch", "walker_walk",
+)  # fmt: skip
+MAIN = {"fp32": Variant("fp32"), "fp16, all six": low(*SIX), "fp16, none of the six": low()}
+ABLATIONS = (
+    MAIN
+    | {"amp": low(amp=True), "eps": low(epsilon=10 * EPSILON)}
+    | {f"fp16, the first {n}: with {SIX[n - 1]}": low(*SIX[:n]) for n in range(1, 6)}
+    | {f"fp16 without {name}": low(*(each for each in SIX if each != name)) for name in SIX[:5]}
+)
+"""Figures 7, 8 and 9; the first five are all without the sixth."""
+FIXAR = {name: Variant(name) for name in ("fp32", "fixed32", "fixar", "fixed16")}
+RANDOM = {
+    1: (0.921, 6.69e-4, -5.37, 0.00331, 0.0797, 512, "767±11", "778±27"),
+    2: (0.983, 7.51e-5, -5.64, 0.00289, 0.0137, 2048, "877±14", "869±33"),
+    3: (0.979, 7.51e-5, -6.99, 0.00577, 0.0122, 2048, "872±12", "862±29"),
+    4: (0.982, 9.7e-4, -4.07, 0.00327, 0.0111, 2048, "887±60", "880±54"),
+    5: (0.948, 2.63e-5, -6.92, 0.00933, 0.14, 1024, "732±50", "709±36"),
+}
+"""Tables 6 and 7: discount, rate, least log σ, τ, first temperature, batch; the paper's scores in fp32 and fp16."""
+RANDOM_OPTIONS = (
+    "discount", "learning_rate", "log_std_low", "target_rate", "initial_temperature", "batch_size",
+)  # fmt: skip
+
+
+def beside(
+    found: Sequence[Cell], games: Iterable[str], columns: Mapping[str, Variant], algorithm: str
+) -> list[str]:
+    """Return a table: a row for each task and setting, a column for each variant."""
+    rows = []
+    for game in games:
+        own = [cell for cell in found if (cell.game, cell.algorithm) == (game, algorithm)
+               and cell.variant in columns.values()]  # fmt: skip
+        settings = list(dict.fromkeys(cell.setting for cell in own))
+        rows += [
+            [game, described(setting), *("; ".join(cell.text() for cell in own
+             if (cell.setting, cell.variant) == (setting, variant)) for variant in columns.values())]
+            for setting in settings
+        ] or [[game, "", *[""] * len(columns)]]  # fmt: skip
+    return table(["task", "widths and options", *columns], rows)
+
+
+def ablations(found: Sequence[Cell], game: str) -> list[str]:
+    """Return a table with a row for each variant of Figures 7 to 9 on one task, a column for each setting."""
+    own = [cell for cell in found if (cell.game, cell.algorithm) == (game, "sac")]
+    settings = list(dict.fromkeys(cell.setting for cell in own if cell.variant in ABLATIONS.values())) or [()]
+    rows = [
+        [title, *("; ".join(cell.text() for cell in own
+         if (cell.setting, cell.variant) == (setting, variant)) for setting in settings)]
+        for title, variant in ABLATIONS.items()
+    ]  # fmt: skip
+    return table([game, *(described(setting) for setting in settings)], rows)
+
+
+def random_settings(found: Sequence[Cell]) -> list[str]:
+    """Return Tables 6 and 7: the mean over the tasks that were run, with random hyperparameters."""
+    rows = []
+    for index, (*values, paper_32, paper_16) in RANDOM.items():
+        usual = ControlConfig(environment=EnvironmentConfig(game=BJORCK_TASKS[0]))
+        wanted = dict(zip(RANDOM_OPTIONS, values, strict=True))
+        row = [str(index), *(f"{value:g}" for value in values)]
+        for paper, variant in ((paper_32, MAIN["fp32"]), (paper_16, MAIN["fp16, all six"])):
+            own = [cell for cell in found if cell.game in BJORCK_TASKS and cell.variant == variant and cell.steps
+                   and all(dict(cell.setting).get(name, getattr(usual, name)) == value
+                           for name, value in wanted.items())]  # fmt: skip
+            means = [cell.at(cell.steps[-1])[0] for cell in own]
+            games = len({cell.game for cell in own})
+            ours = f": {number(np.mean(means))} of {games} tasks, {len(own)} cells" if means else ""
+            row.append(f"{paper}{ours}")
+        rows.append(row)
+    heads = [
+        "set",
+        "discount",
+        "rate",
+        "least log σ",
+        "τ",
+        "T₀",
+        "batch",
+        "fp32, paper: ours",
+        "fp16, paper: ours",
+    ]
+    return table(heads, rows)
+
+
+def chart_of(own: Sequence[Cell], names: Mapping[str, Variant]) -> str:
+    """Return the curves of one task and setting with their bands, as the text of an SVG file."""
+    drawn = [
+        (name, cell)
+        for name, variant in names.items()
+        for cell in own
+        if cell.variant == variant and cell.steps
+    ]
+    series, bands = [], []
+    for name, cell in drawn[:COLOURS]:
+        points = [(step, *cell.at(step)) for step in cell.steps]
+        series.append((name, [step for step, _, _ in points], [mean for _, mean, _ in points]))
+        bands.append(([ends[0] for _, _, ends in points], [ends[1] for _, _, ends in points]))
+    return standalone(line_chart(series, "agent steps", "mean return", bands=bands, width=640, height=320))
+
+
+def figures(found: Sequence[Cell], games: Iterable[str], columns: Mapping[str, Variant], algorithm: str,
+            folder: Path) -> list[str]:  # fmt: skip
+    """Write a figure for each task and setting that has curves; return the lines that show them."""
+    lines = []
+    for game in games:
+        own = [cell for cell in found if (cell.game, cell.algorithm) == (game, algorithm)
+               and cell.variant in columns.values() and cell.steps]  # fmt: skip
+        for index, setting in enumerate(dict.fromkeys(cell.setting for cell in own)):
+            path = folder / f"control-{algorithm}-{game}-{index}.svg"
+            write_text(path, chart_of([cell for cell in own if cell.setting == setting], columns) + "\n")
+            lines += [f"![{game}, {described(setting)}](images/{path.name})", ""]
+    return lines
+
+
+def ablation_figure(found: Sequence[Cell], game: str, folder: Path) -> list[str]:
+    """Write the figure of the ablations' last means with their intervals; return the lines that show it."""
+    titles = {variant: title for title, variant in ABLATIONS.items()}
+    own = [cell for cell in found if (cell.game, cell.algorithm) == (game, "sac") and cell.variant in titles
+           and cell.steps]  # fmt: skip
+    if len(own) < 2:
+        return []
+    rows = []
+    for cell in own:
+        mean, (below, above) = cell.at(cell.steps[-1])
+        rows.append((titles[cell.variant].removeprefix("fp16 ").removeprefix("fp16, "), mean, (below, above)))
+    path = folder / f"control-ablations-{game}.svg"
+    write_text(path, standalone(interval_chart(rows, "mean return", width=760, room=230)) + "\n")
+    return [f"![{game}: the methods](images/{path.name})", ""]
+
+
+def others(found: Sequence[Cell]) -> list[str]:
+    """Return a table of what belongs to no other one."""
+    sac = [*ABLATIONS.values()]
+    rows = [
+        [cell.game, cell.algorithm, _told(cell.variant), described(cell.setting), cell.text()]
+        for cell in found
+        if not (cell.algorithm == "sac" and cell.game in BJORCK_TASKS and cell.variant in sac)
+        and not (cell.algorithm == "ddpg" and cell.variant in FIXAR.values())
+    ]
+    return (
+        ["## Others", "", *table(["task", "agent", "arithmetic", "widths and options", "found"], rows)]
+        if rows
+        else []
+    )
+
+
+def _told(variant: Variant) -> str:
+    """Return a variant in words."""
+    on = ["all six"] if set(SIX) == variant.on else sorted(variant.on)
+    rest = (["amp"] if variant.amp else []) + (
+        [f"epsilon {variant.epsilon:g}"] if variant.epsilon != EPSILON else []
+    )
+    return ", ".join([variant.precision, *on, *rest])
+
+
+def draw(documents: Path, docs: Path) -> None:
+    """Write the page and its figures.
+
+    Args:
+        documents: folder of the kept trainings.
+        docs: where ``control-results.md`` and ``images/`` are.
+
+    Raises:
+        UserError: a kept training cannot be read, or two have the same seed.
+    """
+    found, images = cells(read_all(documents)), docs / "images"
+    for stale in images.glob("control-*.svg"):
+        stale.unlink()
+    lines = ["# Control results", "",
+             "Drawn by `python -m spikestill.results` from the trainings kept in `docs/results/control/`;",
+             "`--curve RUN_FOLDER` keeps one. A cell is the mean return at the last step that all its seeds reached,",
+             "with the 95 % interval over seeds and games (bootstrap), seeds x games, steps of a seed, hours of all",
+             "seeds. Options are those that are not the default. What was not run stays empty.", "",
+             "## SAC in fp16: Figures 3 and 9 of Björck 2021", "",
+             *beside(found, BJORCK_TASKS, MAIN, "sac"), *figures(found, BJORCK_TASKS, MAIN, "sac", images),
+             "## The methods: Figures 7, 8 and 9", "",
+             "One added after the other, each taken out, and two baselines: amp scales the loss, eps has ten times",
+             "Adam's ε. `spikestill sweep bjorck-figure7`.", "",
+             *ablations(found, "cartpole_swingup"), *ablation_figure(found, "cartpole_swingup", images),
+             "## Random options: Tables 6 and 7", "",
+             "`spikestill sweep bjorck-table6`; the paper's are over six tasks and three seeds.", "",
+             *random_settings(found),
+             "## DDPG in fixed point: Figure 7 of Yang 2021", "",
+             *beside(found, ("half_cheetah", "hopper", "swimmer"), FIXAR, "ddpg"),
+             *figures(found, ("half_cheetah", "hopper", "swimmer"), FIXAR, "ddpg", images),
+             *others(found)]  # fmt: skip
+    write_text(docs / "control-results.md", "\n".join(lines).rstrip("\n") + "\n")

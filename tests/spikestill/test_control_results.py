@@ -1,0 +1,202 @@
+"""Kept curves of control trainings, and the page that is drawn from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import xml.etree.ElementTree as ET
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from spikestill import control_curves, control_results
+from spikestill.common.artefacts import DIVERGED
+from spikestill.common.errors import UserError
+from spikestill.configs.control import ControlConfig, MethodsConfig
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.loading import build
+from spikestill.configs.sweep import load_sweep
+from spikestill.control_cells import cells, variant_of
+from spikestill.control_curves import Kept, of_run, read, write
+from spikestill.control_results import ABLATIONS, RANDOM, RANDOM_OPTIONS, draw
+from spikestill.sweep.plan import plan
+from spikestill.sweep.table import seeds_and_games
+from spikestill.teacher.control import teach
+from tests.teacher.control.agents import OFF
+
+simulated = pytest.mark.skipif(find_spec("mujoco") is None, reason="the MuJoCo simulators are not installed")
+
+
+def config_of(game="swimmer", **options):
+    small = {
+        "algorithm": "ddpg", "steps": 240, "seed_steps": 100, "hidden": (8, 8), "batch_size": 8,
+        "replay_capacity": 1000, "evaluation_period": 120, "evaluation_games": 2, "threads": 1,
+    }  # fmt: skip
+    return ControlConfig(environment=EnvironmentConfig(game=game), **(small | options))
+
+
+def kept_of(config, curves, **values):
+    fields = {"seconds": 360.0, "commit": "abc", "machine": "m", "created": "2026-01-01T00:00:00Z"}
+    return Kept(config, curves, **(fields | values))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    teach.run(config_of(seeds=2), folder)
+    return folder
+
+
+@simulated
+def test_a_run_s_curve_is_kept_and_read_back_whole(run, tmp_path):
+    kept = of_run(run)
+    assert sorted(kept.curves) == [0, 1]
+    assert [sorted(curve) for curve in kept.curves.values()] == [[120, 240]] * 2
+    assert all(len(returns) == 2 for curve in kept.curves.values() for returns in curve.values())
+    assert kept.config == config_of(seeds=2)
+    assert kept.seconds > 0
+    path = write(tmp_path, kept)
+    assert read(path) == kept
+    assert path == write(tmp_path, dataclasses.replace(kept, config=config_of(seeds=2, steps=480)))
+    write(tmp_path, kept)
+    draw(tmp_path, tmp_path)
+    page = (tmp_path / "control-results.md").read_text()
+    assert "| swimmer | 8-8, batch 8, replay_capacity 1000, seed_steps 100 | " in page
+    assert "; 2 x 2 games, 240 steps), 0.00 h |" in page
+
+
+@simulated
+def test_a_training_that_diverged_is_kept_with_why(tmp_path):
+    config = config_of("cartpole_swingup", algorithm="sac", precision="fp16", methods=MethodsConfig(**OFF))
+    with pytest.raises(UserError):
+        teach.run(config, tmp_path / "run")
+    kept = of_run(tmp_path / "run")
+    assert "fp16 does not hold this training" in kept.diverged
+    assert read(write(tmp_path / "kept", kept)) == kept
+    draw(tmp_path / "kept", tmp_path)
+    page = (tmp_path / "control-results.md").read_text()
+    assert "| fp16, none of the six | 1 diverged, 0.00 h |" in page
+    teach.run(config_of("cartpole_swingup", algorithm="sac"), tmp_path / "run")
+    assert not (tmp_path / "run" / DIVERGED).exists()
+
+
+@simulated
+def test_a_run_that_shows_nothing_is_named(run, tmp_path):
+    with pytest.raises(UserError, match=r"teacher\.safetensors: no such file"):
+        of_run(tmp_path)
+    (tmp_path / "teacher.safetensors").write_bytes((run / "teacher.safetensors").read_bytes())
+    with pytest.raises(UserError, match=r"teach\.jsonl: no such learning curve"):
+        of_run(tmp_path)
+    (tmp_path / "teach.jsonl").write_text("")
+    with pytest.raises(
+        UserError, match=r"no evaluation, the training needs at least one, every 120 steps.*--resume"
+    ):
+        of_run(tmp_path)
+    (tmp_path / "teach.jsonl").write_text('{"step": 120, "seconds": 1.0, "seed": 0, "returns": [1e99]}\n')
+    with pytest.raises(UserError, match=r"a return is 1e\+99, within \+-1,000,000,000 wanted"):
+        of_run(tmp_path)
+    (tmp_path / "teach.jsonl").write_text('{"step": 120, "seconds": 1.0, "seed": 0, "returns": [1.0')
+    with pytest.raises(UserError, match=r"teach\.jsonl: its content does not fit"):
+        of_run(tmp_path)
+    (tmp_path / "teacher.safetensors").write_text('{"schema": "spikestill.sweep"}')
+    with pytest.raises(UserError, match=r"schema 'spikestill.sweep', one of spikestill.control-agent"):
+        of_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text[: len(text) // 2], "not a kept learning curve"),
+        (lambda text: "[]", "holds no object"),
+        (
+            lambda text: '{"schema": "spikestill.sweep"}',
+            r"schema 'spikestill.sweep', 'spikestill.control-curve' wanted",
+        ),
+        (
+            lambda text: text.replace('"version": 1', '"version": 2'),
+            "format version 2, this program reads up to 1",
+        ),
+        (lambda text: text.replace('"hidden"', '"hiden"'), "hiden.*hidden"),
+        (lambda text: text.replace("360.0", "NaN"), "seconds are nan, a number from 0 wanted"),
+        (lambda text: text.replace("[1.0, 2.0]", '"1"'), "returns are 1, a number for each game wanted"),
+        (lambda text: text.replace("[1.0, 2.0]", "[]"), "returns are .., a number for each game wanted"),
+        (lambda text: text.replace('"commit": "abc"', '"commit": 7'), "texts wanted"),
+    ],
+)
+def test_a_damaged_or_foreign_curve_is_refused(tmp_path, change, message):
+    path = write(tmp_path, kept_of(config_of(), {0: {120: (1.0, 2.0)}}))
+    path.write_text(change(path.read_text()))
+    with pytest.raises(UserError, match=message) as caught:
+        read(path)
+    assert path.name in str(caught.value)
+
+
+def test_seeds_of_the_same_options_are_one_cell_wherever_they_were_trained(tmp_path):
+    first, second = config_of(steps=240), config_of(steps=480, seed=3, threads=2, checkpoint_minutes=1)
+    write(tmp_path, kept_of(first, {0: {120: (1.0, 3.0), 240: (10.0, 20.0)}}))
+    write(tmp_path, kept_of(second, {3: {240: (30.0, 40.0), 480: (99.0, 99.0)}}))
+    write(tmp_path, kept_of(config_of(learning_rate=0.5, precision="fixar"), {0: {120: (7.0, 7.0)}}))
+    found = cells(control_curves.read_all(tmp_path))
+    assert sorted((cell.variant.precision, sorted(cell.curves), cell.steps) for cell in found) == [
+        ("fixar", [0], [120]), ("fp32", [0, 3], [240]),
+    ]  # fmt: skip
+    (cell,) = (cell for cell in found if len(cell.curves) == 2)
+    mean, (below, above) = cell.at(240)
+    assert mean == 25.0
+    assert 10.0 <= below < 20.0 < 30.0 < above <= 40.0
+    assert cell.text().endswith("; 2 x 2 games, 240 steps), 0.20 h")
+    write(tmp_path, kept_of(config_of(seeds=2, steps=999), {0: {120: (1.0,)}, 1: {120: (1.0,)}}))
+    with pytest.raises(UserError, match=r"has seed 0, and so has .*json, a training of the same options"):
+        cells(control_curves.read_all(tmp_path))
+
+
+def test_seeds_that_were_never_evaluated_together_are_named(tmp_path):
+    write(tmp_path, kept_of(config_of(), {0: {120: (1.0,)}}))
+    write(tmp_path, kept_of(config_of(seed=1, evaluation_period=100), {1: {100: (1.0,)}}))
+    with pytest.raises(UserError, match=r"its seeds 0, 1 have no evaluation at the same step"):
+        cells(control_curves.read_all(tmp_path))
+
+
+def test_the_page_is_drawn_without_any_run_and_its_figures_are_svg(tmp_path):
+    draw(tmp_path / "none", tmp_path)
+    page = (tmp_path / "control-results.md").read_text()
+    assert "| cheetah_run |  |  |  |  |" in page
+    assert "| 5 | 0.948 | 2.63e-05 | -6.92 | 0.00933 | 0.14 | 1024 | 732±50 | 709±36 |" in page
+    assert "images/" not in page.split("## SAC")[1]
+    curve = {0: {120: (1.0, 2.0), 240: (3.0, 5.0)}}
+    for precision in ("fp32", "fp16"):
+        config = config_of("walker_walk", algorithm="sac", precision=precision)
+        write(tmp_path / "kept", kept_of(config, curve))
+    draw(tmp_path / "kept", tmp_path)
+    (image,) = (tmp_path / "images").iterdir()
+    assert f"](images/{image.name})" in (tmp_path / "control-results.md").read_text()
+    root = ET.fromstring(image.read_text())
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}polygon"))) == 2
+    draw(tmp_path / "none", tmp_path)
+    assert not list((tmp_path / "images").iterdir())
+
+
+def test_every_trial_of_the_sweeps_has_its_cell():
+    _, runs = plan(load_sweep("bjorck-figure7"))
+    variants = {
+        variant_of(build(ControlConfig, run.options)) for run in runs.values() if run.stage == "teach"
+    }
+    missing = {title for title, variant in ABLATIONS.items() if variant not in variants}
+    assert missing == {"fp32", "eps"}
+    assert variants <= set(ABLATIONS.values())
+    _, runs = plan(load_sweep("bjorck-table6"))
+    configs = [build(ControlConfig, run.options) for run in runs.values() if run.stage == "teach"]
+    found = {tuple(getattr(config, name) for name in RANDOM_OPTIONS) for config in configs}
+    assert found == {tuple(values[:6]) for values in RANDOM.values()}
+    assert {variant_of(config) for config in configs} == {
+        control_results.MAIN[name] for name in ("fp32", "fp16, all six")
+    }
+
+
+def test_the_interval_covers_seeds_and_games():
+    one = np.random.default_rng(0).normal(100.0, 10.0, 100)
+    below, above = seeds_and_games([one.tolist()])
+    assert above - below == pytest.approx(2 * 1.96 * one.std() / 10, rel=0.1)
+    # Of three seeds each draw is any one with the same chance: of 27 draws one has the first seed alone.
+    assert seeds_and_games([[0.0] * 5, [10.0] * 3, [20.0]]) == [0.0, 20.0]

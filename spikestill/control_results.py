@@ -115,7 +115,9 @@ def chart_of(own: Sequence[Cell], names: Mapping[str, Variant]) -> str:
         points = [(step, *cell.at(step)) for step in cell.steps]
         series.append((name, [step for step, _, _ in points], [mean for _, mean, _ in points]))
         bands.append(([ends[0] for _, _, ends in points], [ends[1] for _, _, ends in points]))
-    return standalone(line_chart(series, "agent steps", "mean return", bands=bands, width=640, height=320))
+    # A legend names several lines only.
+    label = "mean return" if len(series) > 1 else f"mean return, {series[0][0]}"
+    return standalone(line_chart(series, "agent steps", label, bands=bands, width=640, height=320))
 
 
 def figures(found: Sequence[Cell], games: Iterable[str], columns: Mapping[str, Variant], algorithm: str,

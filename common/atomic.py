@@ -57,9 +57,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     _remove_abandoned(path)
-    with naming_full_disk(path), open(temporary, "wb") as held:
+    with naming_full_disk(path), _locked(temporary):
         try:
-            fcntl.flock(held, fcntl.LOCK_EX)
             yield temporary
             # Some writers make private files; an artefact has the permissions that the user's umask gives.
             temporary.chmod(0o666 & ~_umask())
@@ -74,6 +73,21 @@ def atomic_path(path: Path) -> Iterator[Path]:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+@contextlib.contextmanager
+def _locked(temporary: Path) -> Iterator[None]:
+    """Make the file, and hold its lock within.
+
+    Another writer that begins just then may take a file without a lock for an abandoned one and remove it: so it is
+    made again until what is locked is what the name stands for.
+    """
+    while True:
+        with open(temporary, "wb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            if temporary.exists() and os.path.samestat(os.fstat(held.fileno()), temporary.stat()):
+                yield
+                return
 
 
 def _remove_abandoned(path: Path) -> None:

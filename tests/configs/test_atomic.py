@@ -1,3 +1,4 @@
+import fcntl
 import os
 import subprocess
 import sys
@@ -41,6 +42,26 @@ with atomic_path(Path(sys.argv[1])) as temporary:
     print("writing", flush=True)
     time.sleep(60)
 """
+
+
+def test_a_file_that_another_writer_removed_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
+    path, removed = tmp_path / "a", []
+    lock = fcntl.flock
+
+    def after_another_came(file, kind):
+        if not removed:
+            removed.append(next(tmp_path.iterdir()))
+            removed[0].unlink()
+        lock(file, kind)
+
+    monkeypatch.setattr(fcntl, "flock", after_another_came)
+    with atomic_path(path) as temporary:
+        monkeypatch.undo()
+        assert removed == [temporary]
+        with open(temporary, "rb") as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        temporary.write_text("whole")
+    assert path.read_text() == "whole"
 
 
 def test_what_a_killed_writer_left_is_removed_and_what_another_writes_is_not(tmp_path):

@@ -87,7 +87,7 @@ class Cell:
         game, variant, setting: where it stands.
         fixed: options of fixed point that are not the default.
         curves: seed to its evaluations, of trainings that went on.
-        diverged: seeds that did not.
+        diverged: where each run that did not ended, and how many seeds it had: all end with the first.
         seconds: wall clock of all.
     """
 
@@ -97,7 +97,7 @@ class Cell:
     setting: Setting
     fixed: Setting
     curves: Mapping[int, Curve]
-    diverged: tuple[int, ...]
+    diverged: tuple[str, ...]
     seconds: float
 
     @property
@@ -119,8 +119,7 @@ class Cell:
             mean, ends = self.at(step)
             seeds, games = len(self.curves), len(next(iter(self.curves.values()))[step])
             told.append(f"{number(mean)} ({interval(ends)}; {seeds} x {games} games, {step:,} steps)")
-        if self.diverged:
-            told.append(f"{len(self.diverged)} diverged")
+        told += self.diverged
         told += [f"{name} {value}" for name, value in self.fixed]
         return f"{', '.join(told)}, {number(self.seconds / 3600, 2)} h"
 
@@ -149,8 +148,11 @@ def cells(kept: Mapping[Path, Kept]) -> list[Cell]:
 def _pooled(key: tuple[str, str, Variant, Setting, Setting], own: Mapping[Path, Kept]) -> Cell:
     owner: dict[int, Path] = {}
     curves: dict[int, Curve] = {}
-    diverged: list[int] = []
+    diverged: list[str] = []
     for path, each in own.items():
+        if each.diverged:
+            seeds = f" of {each.config.seeds} seeds" if each.config.seeds > 1 else ""
+            diverged.append(f"a run{seeds} diverged at {each.diverged.partition(':')[0]}")
         for seed in range(each.config.seed, each.config.seed + each.config.seeds):
             if seed in owner:
                 raise UserError(
@@ -158,9 +160,7 @@ def _pooled(key: tuple[str, str, Variant, Setting, Setting], own: Mapping[Path, 
                     "delete one of the two files",
                 )
             owner[seed] = path
-            if each.diverged:
-                diverged.append(seed)
-            elif seed in each.curves:
+            if seed in each.curves and not each.diverged:
                 curves[seed] = each.curves[seed]
     cell = Cell(*key, curves, tuple(diverged), sum(each.seconds for each in own.values()))
     if curves and not cell.steps:

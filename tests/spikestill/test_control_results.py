@@ -75,7 +75,7 @@ def test_a_training_that_diverged_is_kept_with_why(tmp_path):
     assert read(write(tmp_path / "kept", kept)) == kept
     draw(tmp_path / "kept", tmp_path)
     page = (tmp_path / "control-results.md").read_text()
-    assert "| fp16, none of the six | 1 diverged, 0.00 h |" in page
+    assert "| fp16, none of the six | a run diverged at update 1, 0.00 h |" in page
     teach.run(config_of("cartpole_swingup", algorithm="sac"), tmp_path / "run")
     assert not (tmp_path / "run" / DIVERGED).exists()
 

@@ -2,6 +2,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,7 +46,8 @@ with atomic_path(Path(sys.argv[1])) as temporary:
 
 
 def test_a_file_that_another_writer_removed_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
-    path, removed = tmp_path / "a", []
+    path = tmp_path / "a"
+    removed: list[Path] = []
     lock = fcntl.flock
 
     def after_another_came(file, kind):

@@ -4,7 +4,7 @@
 
 The floor of an update is its products alone at the rate of NumPy's ``a @ b`` of 2,048 on all cores, measured in the
 same run. The peer is the same SAC with PyTorch's gradients and its fused Adam, fp32, all cores. Random transitions of
-HalfCheetah's sizes; the simulator and the replay are not in it.
+HalfCheetah's sizes, and of pictures; the simulator and the replay are not in it.
 """
 
 from __future__ import annotations
@@ -15,41 +15,63 @@ import threading
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from benchmarks.measurement import finish, median_rate
 from spikestill.common.precision.rounding import number_format
 from spikestill.common.processor import cores, keep_freed_memory
-from spikestill.configs.control import ControlConfig
+from spikestill.configs.control import PIXELS, ControlConfig
 from spikestill.configs.environment import EnvironmentConfig
-from spikestill.teacher.control.actor_critic import Batch
+from spikestill.teacher.control.actor_critic import Batch, Settings
 from spikestill.teacher.control.blas import one_thread
+from spikestill.teacher.control.encoder import SIDES
 from spikestill.teacher.control.lanes import OtherThread, in_turn
 from spikestill.teacher.control.learner import FloatLearner
 
 S, D = 17, 6
 AGENTS: dict[str, dict[str, Any]] = {
     "sac": {"hidden": (256, 256), "batch_size": 256},
-    "ddpg": {"hidden": (400, 300), "batch_size": 64},
+    "ddpg": {"algorithm": "ddpg", "hidden": (400, 300), "batch_size": 64},
+    "sac_pixels": {"game": "cheetah_run_pixels", "hidden": (256, 256), "batch_size": 32},
 }
 
 
-def config_of(algorithm: str, precision: str) -> ControlConfig:
+def config_of(agent: str, precision: str) -> ControlConfig:
     """Return the options of a measured agent."""
-    environment = EnvironmentConfig(game="half_cheetah")
-    options: dict[str, Any] = {"algorithm": algorithm, "precision": precision, **AGENTS[algorithm]}
-    return ControlConfig(environment=environment, **options)
+    options = {"game": "half_cheetah", **AGENTS[agent]}
+    return ControlConfig(
+        environment=EnvironmentConfig(game=options.pop("game")), precision=precision, **options
+    )
+
+
+def encoder_flops(config: ControlConfig) -> float:
+    """Return the multiply-adds of an update's encoders, a transition: both of its rows go through the critics' encoder,
+    forward and backward, and their next ones through the critics' convolutions with the actor's head and through the
+    target's encoder; one more row goes to the actor."""
+    rule = Settings.of(config, 0, D, False).encoder
+    if rule is None:
+        return 0.0
+    shapes = list(zip(SIDES[1:], rule.conv_shapes, strict=True))
+    first, *others = (side**2 * inputs * outputs for side, (inputs, outputs) in shapes)
+    convolutions, head = first + sum(others), rule.flat * rule.features
+    trained = 3 * (convolutions + head) - first
+    return 2 * (trained + 2 * (convolutions + head)) + convolutions + 3 * head
 
 
 def flops(config: ControlConfig) -> float:
     """Return the floating-point operations of an update's products: two for each multiply-add."""
-    heads = 2 if config.algorithm == "sac" else 1
+    heads, seen = 2 if config.algorithm == "sac" else 1, config.features if config.from_pixels else S
     actor, critic = (
         sum(a * b for a, b in itertools.pairwise(sizes))
-        for sizes in ((S, *config.hidden, heads * D), (S + D, *config.hidden, 1))
+        for sizes in ((seen, *config.hidden, heads * D), (seen + D, *config.hidden, 1))
     )
-    first_actor, first_critic = S * config.hidden[0], (S + D) * config.hidden[0]
+    first_actor, first_critic = seen * config.hidden[0], (seen + D) * config.hidden[0]
+    if config.from_pixels:
+        # All of it goes on to the features; the critics and the next actions have two rows a transition.
+        critics = 2 * config.twins * (3 * critic + critic) + config.twins * 2 * critic
+        return 2.0 * config.batch_size * (2 * actor + 3 * actor + critics + encoder_flops(config))
     # Forward, weights' gradients, and the activations' of all layers but the first; the actor's update goes through
     # the critics to the action.
     trained_critic, trained_actor = 3 * critic - first_critic, 3 * actor - first_actor
@@ -58,13 +80,17 @@ def flops(config: ControlConfig) -> float:
     return 2.0 * config.batch_size * total
 
 
-def batch_of(rng: np.random.Generator, size: int) -> Batch:
+def batch_of(rng: np.random.Generator, size: int, from_pixels: bool = False) -> Batch:
     """Return random transitions."""
-    arrays = (
+    arrays: tuple[npt.NDArray[Any], ...] = (
         rng.standard_normal((size, S)), rng.uniform(-1, 1, (size, D)), rng.uniform(0, 1, size), np.ones(size),
         rng.standard_normal((size, S)),
     )  # fmt: skip
-    return Batch(*(each.astype(np.float32) for each in arrays))
+    batch = Batch(*(each.astype(np.float32) for each in arrays))
+    if not from_pixels:
+        return batch
+    frames = [rng.integers(0, 256, (size, *PIXELS), np.uint8) for _ in range(2)]
+    return batch._replace(obs_BS=frames[0], next_obs_BS=frames[1])
 
 
 def updates_per_s(config: ControlConfig, seconds: float, repeats: int, seeds: int = 1) -> float:
@@ -72,22 +98,22 @@ def updates_per_s(config: ControlConfig, seconds: float, repeats: int, seeds: in
     both = OtherThread() if seeds == 1 and cores() > 1 else in_turn
     learners = [FloatLearner(config, S, D, seed, both) for seed in range(seeds)]
     rngs = [np.random.default_rng(seed) for seed in range(seeds)]
-    batch = batch_of(rngs[0], config.batch_size)
+    batch, turns = batch_of(rngs[0], config.batch_size, config.from_pixels), 1 if config.from_pixels else 5
 
     def turn(index: int) -> None:
-        for _ in range(5):
+        for _ in range(turns):
             learners[index].update(batch, rngs[index])
 
     def work() -> int:
         if seeds == 1:
             turn(0)
-            return 5
+            return turns
         threads = [threading.Thread(target=turn, args=(index,)) for index in range(seeds)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        return 5 * seeds
+        return turns * seeds
 
     work()
     return median_rate(work, seconds, repeats)
@@ -165,9 +191,9 @@ def _step(adam: torch.optim.Optimizer, loss: Any, group: list[torch.Tensor]) -> 
     adam.step()
 
 
-def state_bytes(algorithm: str, precision: str) -> int:
+def state_bytes(agent: str, precision: str) -> int:
     """Return the bytes of everything that learns, were each number stored in its format."""
-    learner = FloatLearner(config_of(algorithm, precision), S, D, 0)
+    learner = FloatLearner(config_of(agent, precision), S, D, 0)
     numbers = sum(
         array.size for name, array in learner.arrays().items() if "counters" not in name and name != "updates"
     )
@@ -188,27 +214,27 @@ def main() -> None:
     figures: dict[str, Any] = {"product_gflop_per_s": round(rate / 1e9, 1)}
     figures["sac_pytorch_updates_per_s"] = round(plain_sac(*measured), 1)
     with one_thread():
-        for algorithm in AGENTS:
-            config = config_of(algorithm, "fp32")
+        for agent in AGENTS:
+            config = config_of(agent, "fp32")
             floor = rate / flops(config)
             figures |= {
-                f"{algorithm}_mflop": round(flops(config) / 1e6, 1),
-                f"{algorithm}_floor_per_s": round(floor, 1),
+                f"{agent}_mflop": round(flops(config) / 1e6, 1),
+                f"{agent}_floor_per_s": round(floor, 1),
             }
             for precision in ("fp32", "fp16"):
-                found = updates_per_s(config_of(algorithm, precision), *measured)
-                name = f"{algorithm}_{precision}"
+                found = updates_per_s(config_of(agent, precision), *measured)
+                name = f"{agent}_{precision}"
                 figures |= {
                     f"{name}_updates_per_s": round(found, 1),
                     f"{name}_share_of_floor": round(found / floor, 3),
                     f"{name}_ips": round(found * config.batch_size),
-                    f"{name}_state_bytes": state_bytes(algorithm, precision),
+                    f"{name}_state_bytes": state_bytes(agent, precision),
                 }
-            figures[f"{algorithm}_fp32_two_seeds_updates_per_s"] = round(
+            figures[f"{agent}_fp32_two_seeds_updates_per_s"] = round(
                 updates_per_s(config, *measured, seeds=2), 1
             )
-            ratio = figures[f"{algorithm}_fp16_updates_per_s"] / figures[f"{algorithm}_fp32_updates_per_s"]
-            figures[f"{algorithm}_fp16_share_of_fp32"] = round(ratio, 3)
+            ratio = figures[f"{agent}_fp16_updates_per_s"] / figures[f"{agent}_fp32_updates_per_s"]
+            figures[f"{agent}_fp16_share_of_fp32"] = round(ratio, 3)
     finish("control", figures)
 
 

@@ -11,6 +11,13 @@ from spikestill.common.precision.names import FIXED, check_emulated
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.options import Options, Range, Share
 
+PIXELS = (3, 3, 84, 84)
+"""What an encoder sees: frame, colour, row, column."""
+SWITCHED = ("hadam", "softplus_fix", "normal_fix", "kahan_momentum", "kahan_gradients")
+"""Five of the six methods, each on or off; loss scaling is the sixth."""
+ENCODERS = ("weight_standardisation", "feature_limit")
+"""What the encoder of pixels needs besides."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MethodsConfig(Options):
@@ -30,6 +37,10 @@ class MethodsConfig(Options):
     """Kahan gradients of the actor too; the authors' code leaves it out."""
     kahan_scale: Annotated[float, Range(1, 1e6)] = 1e4
     """C of Kahan momentum: 100 from pixels."""
+    weight_standardisation: bool | None = None
+    """From pixels: standardise the weights of the encoder's linear layer (Qiao 2019)."""
+    feature_limit: bool | None = None
+    """From pixels: scale a row of the encoder's numbers beyond 10 down to 10, before the layer norm squares them."""
     softplus_limit: Annotated[float, Range(1, 100)] = 10.0
     """K of the softplus-fix."""
     loss_scaling: Literal["auto", "none", "amp", "compound"] = "auto"
@@ -42,16 +53,16 @@ class MethodsConfig(Options):
 
     def resolved(self, low: bool) -> MethodsConfig:
         """Return the methods with nothing left open; ``low``: the format has fewer bits than fp32."""
-        open_ones = ("hadam", "softplus_fix", "normal_fix", "kahan_momentum", "kahan_gradients")
+        open_ones = (*SWITCHED, *ENCODERS)
         chosen = {name: low if getattr(self, name) is None else getattr(self, name) for name in open_ones}
         scaling = self.loss_scaling
         if scaling == "auto":
             scaling = "compound" if low else "none"
         return dataclasses.replace(self, loss_scaling=scaling, **chosen)
 
-    def off(self) -> list[str]:
-        """Return the names of the six methods that are off, of resolved ones."""
-        names = ("hadam", "softplus_fix", "normal_fix", "kahan_momentum", "kahan_gradients")
+    def off(self, from_pixels: bool = False) -> list[str]:
+        """Return the names of the methods that are off, of resolved ones: of the six, and from pixels the encoder's."""
+        names = (*SWITCHED, *(ENCODERS if from_pixels else ()))
         found = [name for name in names if not getattr(self, name)]
         return found if self.loss_scaling == "compound" else [*found, "loss_scaling compound"]
 
@@ -117,6 +128,16 @@ class ControlConfig(Options):
     """Lower bound of the log of SAC's deviation."""
     log_std_high: Annotated[float, Range(-20, 10)] = 2.0
     """Upper bound of the log of SAC's deviation, more than the lower one."""
+    std_added: Share = 0.0
+    """Added to SAC's deviation; 1e-4 from pixels, where its lower bound underflows in few bits."""
+    filters: Annotated[int, Range(1, 1024)] = 32
+    """From pixels: filters of each of the encoder's four convolutions."""
+    features: Annotated[int, Range(2, 4096)] = 50
+    """From pixels: numbers that the encoder gives to actor and critics."""
+    feature_tanh: bool = True
+    """From pixels: tanh of what the encoder's layer norm gives, as in the code that Björck 2021 builds on."""
+    crop: Annotated[int, Range(0, 16)] = 4
+    """From pixels: how far a random crop moves a picture, padded by its edge; 0: the critics get each one twice."""
     exploration: Share = 0.1
     """DDPG: deviation of the noise that is added to the actions (in -1..1) while it learns."""
     twin_critics: bool = False
@@ -148,10 +169,12 @@ class ControlConfig(Options):
                 "give a MuJoCo task such as cheetah_run, or omit --algorithm",
             )
         pictures = [field.name for field in spec.fields if len(field.shape) > 1]
-        if pictures:
+        if pictures and (not self.from_pixels or self.algorithm != "sac"):
             raise UserError(
-                f"{spec.name} is seen as {', '.join(pictures)}, {self.algorithm} learns from states only",
-                f"give {spec.name.removesuffix('_pixels')}",
+                f"{spec.name} is seen as {', '.join(pictures)}, {self.algorithm} does not learn from that",
+                "give --algorithm sac"
+                if self.from_pixels
+                else f"give a task seen as numbers, or as one uint8 field pixels {PIXELS}",
             )
         if not self.hidden or not all(1 <= width <= 16384 for width in self.hidden):
             raise UserError(
@@ -172,6 +195,12 @@ class ControlConfig(Options):
                 f"replay_capacity {self.replay_capacity} is less than two steps of {self.num_envs} environments",
                 "raise --replay_capacity",
             )
+
+    @property
+    def from_pixels(self) -> bool:
+        """Pictures are what the agent sees: one field of three RGB frames, uint8 (3, 3, 84, 84)."""
+        fields = environment(self.environment.game).fields
+        return len(fields) == 1 and fields[0].shape == PIXELS and fields[0].dtype == "uint8"
 
     def _check_fixed(self) -> None:
         wrong = {

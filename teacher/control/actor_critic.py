@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +18,9 @@ import numpy.typing as npt
 
 from spikestill.configs.control import ControlConfig, MethodsConfig
 from spikestill.teacher.control import networks
+from spikestill.teacher.control.encoder import EncoderRule
 from spikestill.teacher.control.lanes import Both, in_turn
-from spikestill.teacher.control.operations import AdamRule, PolicyRule
+from spikestill.teacher.control.operations import AdamRule, Layer, PolicyRule
 from spikestill.teacher.control.optimiser import Trained, count, grow, step
 
 WORTH_WAKING = 1 << 18
@@ -27,14 +29,19 @@ AVERAGE_COST = 8
 """How much longer a step of Adam takes than a target's."""
 
 
-class Batch(NamedTuple):
-    """Transitions; ``going_on`` is 0 where the episode ended by its rules, else 1."""
+TARGETS = {"critics": "target", "actor": "target_actor", "encoder": "target_encoder"}
+"""What a checkpoint calls the target network of each group."""
 
-    obs_BS: npt.NDArray[np.float32]
+
+class Batch(NamedTuple):
+    """Transitions; ``going_on`` is 0 where the episode ended by its rules, else 1. Observations are float32, or uint8
+    (B, frame, colour, row, column) from pixels."""
+
+    obs_BS: npt.NDArray[Any]
     action_BD: npt.NDArray[np.float32]
     reward_B: npt.NDArray[np.float32]
     going_on_B: npt.NDArray[np.float32]
-    next_obs_BS: npt.NDArray[np.float32]
+    next_obs_BS: npt.NDArray[Any]
 
 
 class Noise(NamedTuple):
@@ -51,9 +58,10 @@ class Settings:
     Attributes:
         config: the options.
         methods: of Björck 2021, resolved.
-        observation, action: sizes S, D.
+        observation, action: sizes S, D; from pixels S is the encoder's Z.
         policy: how a head becomes an action.
         adam, adam_actor: the optimiser's rule for critics and temperature, and for the actor.
+        encoder: of pixels; None from states.
     """
 
     config: ControlConfig
@@ -63,6 +71,7 @@ class Settings:
     policy: PolicyRule
     adam: AdamRule
     adam_actor: AdamRule
+    encoder: EncoderRule | None = None
 
     @staticmethod
     def of(config: ControlConfig, observation: int, action: int, low: bool) -> Settings:
@@ -71,7 +80,7 @@ class Settings:
         policy = PolicyRule(
             low=config.log_std_low,
             high=config.log_std_high,
-            added=0.0,
+            added=config.std_added,
             limit=methods.softplus_limit,
             normal_fix=bool(methods.normal_fix),
             softplus_fix=bool(methods.softplus_fix),
@@ -85,7 +94,21 @@ class Settings:
             kahan=bool(methods.kahan_gradients),
         )
         actor = dataclasses.replace(adam, kahan=adam.kahan and methods.kahan_actor)
-        return Settings(config, methods, observation, action, policy, adam, actor)
+        if not config.from_pixels:
+            return Settings(config, methods, observation, action, policy, adam, actor)
+        encoder = EncoderRule(
+            filters=config.filters,
+            features=config.features,
+            standardised=bool(methods.weight_standardisation),
+            limited=bool(methods.feature_limit),
+            tanh=config.feature_tanh,
+        )
+        return Settings(config, methods, config.features, action, policy, adam, actor, encoder)
+
+    def actor_net(self, flat_P: Any) -> list[Layer]:
+        """Return the actor's layers as views of all its parameters; from pixels its head goes before them."""
+        begin = 0 if self.encoder is None else self.encoder.head_parameters
+        return networks.layers(flat_P[begin:], self.actor_sizes)
 
     @property
     def actor_sizes(self) -> tuple[int, ...]:
@@ -107,7 +130,9 @@ class AgentState:
         actor, critics, temperature: trained parameters; the temperature's one is log α, DDPG has none.
         target_NP: parameters of the target critics.
         target_actor_NP: of DDPG's target actor, (0, P) for SAC.
-        total_NP, target_c_NP: Kahan momentum's scaled sum and compensation, critics then actor; (0, 0) without.
+        total: Kahan momentum's scaled sum of a target network by its name, and its compensation; empty without.
+        encoder: convolutions and the critics' head, (1, P); None from states.
+        target_encoder_NP: of the target critics, (0, 0) from states.
         updates: of the critics, made or left out.
     """
 
@@ -117,21 +142,32 @@ class AgentState:
     target_NP: Any
     target_actor_NP: Any
     total: dict[str, Any]
+    encoder: Trained | None = None
+    target_encoder_NP: Any = dataclasses.field(default_factory=lambda: np.zeros((0, 0)))
     updates: int = 0
+
+    @property
+    def groups(self) -> dict[str, Trained]:
+        """All that is trained, by name."""
+        found = {
+            "actor": self.actor, "critics": self.critics, "temperature": self.temperature, "encoder": self.encoder
+        }  # fmt: skip
+        return {name: group for name, group in found.items() if group is not None}
+
+    @property
+    def targets(self) -> dict[str, tuple[Any, Trained]]:
+        """Target networks by name, with what they follow."""
+        found = {"critics": (self.target_NP, self.critics), "actor": (self.target_actor_NP, self.actor)}
+        return found if self.encoder is None else found | {"encoder": (self.target_encoder_NP, self.encoder)}
 
     def arrays(self, o: Any) -> dict[str, npt.NDArray[Any]]:
         """Return the whole state as named arrays."""
-        groups = {"actor": self.actor, "critics": self.critics, "temperature": self.temperature}
         found = {
             f"{name}.{key}": array
-            for name, group in groups.items()
-            if group is not None
+            for name, group in self.groups.items()
             for key, array in group.arrays(o).items()
         }
-        found |= {
-            "target": o.host(self.target_NP).copy(),
-            "target_actor": o.host(self.target_actor_NP).copy(),
-        }
+        found |= {TARGETS[name]: o.host(target_NP).copy() for name, (target_NP, _) in self.targets.items()}
         found |= {f"total.{name}": o.host(array).copy() for name, array in self.total.items()}
         return found | {"updates": np.array([self.updates], np.int64)}
 
@@ -141,20 +177,13 @@ class AgentState:
         Raises:
             ValueError, KeyError: an array is missing or of another shape.
         """
-        for name, group in (
-            ("actor", self.actor),
-            ("critics", self.critics),
-            ("temperature", self.temperature),
-        ):
-            if group is not None:
-                inner = {
-                    key.partition(".")[2]: array
-                    for key, array in arrays.items()
-                    if key.startswith(f"{name}.")
-                }
-                group.restore(o, inner)
-        for name, own in (("target", self.target_NP), ("target_actor", self.target_actor_NP)):
-            own[...] = o.array(arrays[name])
+        for name, group in self.groups.items():
+            inner = {
+                key.partition(".")[2]: array for key, array in arrays.items() if key.startswith(f"{name}.")
+            }
+            group.restore(o, inner)
+        for name, (target_NP, _) in self.targets.items():
+            target_NP[...] = o.array(arrays[TARGETS[name]])
         for name, own in self.total.items():
             own[...] = o.array(arrays[f"total.{name}"])
         self.updates = int(arrays["updates"][0])
@@ -165,21 +194,26 @@ def new_state(o: Any, settings: Settings, rng: np.random.Generator) -> AgentStat
     config, methods = settings.config, settings.methods
     kind = "orthogonal" if config.algorithm == "sac" else "fan_in"
     scale = 1.0 if methods.loss_scaling == "none" else methods.loss_scale
-    actor = networks.initial(rng, settings.actor_sizes, kind)[None]
+    actor = networks.initial(rng, settings.actor_sizes, kind)
     critics = np.stack([networks.initial(rng, settings.critic_sizes, kind) for _ in range(config.twins)])
-    sac = config.algorithm == "sac"
+    sac, kahan, rule = config.algorithm == "sac", bool(methods.kahan_gradients), settings.encoder
+    encoder = None
+    if rule is not None:
+        actor = np.concatenate([rule.initial_head(rng), actor])
+        encoder = np.concatenate([rule.initial_convolutions(rng), rule.initial_head(rng)])[None]
     temperature = np.log(np.array([[config.initial_temperature]])) if sac else None
-    kahan = bool(methods.kahan_gradients)
     state = AgentState(
-        Trained.new(o, actor, kahan and methods.kahan_actor, scale),
+        Trained.new(o, actor[None], kahan and methods.kahan_actor, scale),
         Trained.new(o, critics, kahan, scale),
         None if temperature is None else Trained.new(o, temperature, kahan, scale),
         o.array(critics),
-        o.array(actor[:0] if sac else actor),
+        o.array(actor[None][:0] if sac else actor[None]),
         {},
+        None if encoder is None else Trained.new(o, encoder, kahan, scale),
+        o.zeros(0, 0) if encoder is None else o.array(encoder),
     )
     if methods.kahan_momentum:
-        for name, own in (("critics", state.target_NP), ("actor", state.target_actor_NP)):
+        for name, (own, _) in state.targets.items():
             if len(own):
                 total = own.copy()
                 for each in total:
@@ -212,21 +246,44 @@ def learn_critics(
 
     ``passes`` are those of :func:`critic_pass`, where they are already done.
     """
+    found = differentiate_critics(o, state, settings, batch, target_B, both, passes)
+    if count(o, state.critics, found.finite, settings.methods):
+        step_all(o, [state.critics], settings.adam, settings.methods, both)
+    return {"values": found.values, "target": target_B}
+
+
+class Differentiated(NamedTuple):
+    """Whether the critics' gradients are finite, their values (B, 1), and their inputs' gradients, if wanted."""
+
+    finite: bool
+    values: list[Any]
+    g_inputs: list[Any]
+
+
+def differentiate_critics(
+    o: Any,
+    state: AgentState,
+    settings: Settings,
+    batch: Batch,
+    target_B: Any,
+    both: Both,
+    passes: Sequence[list[Any]] | None = None,
+    to_input: bool = False,
+) -> Differentiated:
+    """Write the critics' gradients; see :func:`learn_critics`."""
     trained, sizes = state.critics, settings.critic_sizes
     factor = 2.0 * trained.scale / len(batch.reward_B)
     inner = both if settings.config.twins == 1 else in_turn
 
-    def differentiate(index: int) -> tuple[bool, Any]:
+    def differentiate(index: int) -> tuple[bool, Any, Any]:
         net, into = (networks.layers(flat[index], sizes) for flat in (trained.p_NP, trained.g_NP))
         activations = passes[index] if passes else critic_pass(o, state, settings, batch, index)
         g_BO = o.temporal_difference(activations[-1], target_B, factor)
-        networks.backward(o, net, activations, g_BO, into, both=inner)
-        return o.finish(trained.g_NP[index]), activations[-1]
+        g_BI = networks.backward(o, net, activations, g_BO, into, to_input, both=inner)
+        return o.finish(trained.g_NP[index]), activations[-1], g_BI
 
-    found = both(differentiate, settings.config.twins)
-    if count(o, trained, all(finite for finite, _ in found), settings.methods):
-        step_all(o, trained, settings.adam, settings.methods, both)
-    return {"values": [value for _, value in found], "target": target_B}
+    finite, values, g_inputs = zip(*both(differentiate, settings.config.twins), strict=True)
+    return Differentiated(all(finite), list(values), list(g_inputs))
 
 
 def worth(o: Any, numbers: int, both: Both) -> Both:
@@ -237,14 +294,24 @@ def worth(o: Any, numbers: int, both: Both) -> Both:
     return both if o.form.low or numbers >= WORTH_WAKING else in_turn
 
 
-def step_all(o: Any, trained: Trained, rule: AdamRule, methods: MethodsConfig, both: Both) -> None:
-    """Step every network, or both halves of a single one; double the loss's scale where that is due."""
-    networks_there, both = len(trained.p_NP), worth(o, trained.p_NP.size, both)
-    if networks_there == 1:
-        both(lambda half: step(o, trained, 0, rule, methods, (half, 2)), 2)
-    else:
-        both(lambda index: step(o, trained, index, rule, methods), networks_there)
-    grow(o, trained, methods)
+def step_all(o: Any, together: Sequence[Trained], rule: AdamRule, methods: MethodsConfig, both: Both) -> None:
+    """Step all that one loss trains, network by network, or both halves of a single one; double the loss's scale where
+    that is due."""
+    for trained in together:
+        networks_there, where = len(trained.p_NP), worth(o, trained.p_NP.size, both)
+        if networks_there == 1:
+            where(partial(_step_half, o, trained, rule, methods), 2)
+        else:
+            where(partial(_step_network, o, trained, rule, methods), networks_there)
+    grow(o, together, methods)
+
+
+def _step_half(o: Any, trained: Trained, rule: AdamRule, methods: MethodsConfig, half: int) -> None:
+    step(o, trained, 0, rule, methods, (half, 2))
+
+
+def _step_network(o: Any, trained: Trained, rule: AdamRule, methods: MethodsConfig, index: int) -> None:
+    step(o, trained, index, rule, methods)
 
 
 def action_gradient(
@@ -281,22 +348,19 @@ def action_gradient(
 def move_targets(o: Any, state: AgentState, settings: Settings, both: Both) -> None:
     """Move every target network a step towards its own."""
     rate, scale = settings.config.target_rate, settings.methods.kahan_scale
-    rows = [("critics", index) for index in range(len(state.target_NP))]
-    rows += [("actor", index) for index in range(len(state.target_actor_NP))]
+    targets = state.targets
+    rows = [(name, index) for name, (target_NP, _) in targets.items() for index in range(len(target_NP))]
 
     def move(number: int) -> None:
         name, index = rows[number]
-        targets_NP, trained = (
-            (state.target_NP, state.critics) if name == "critics" else (state.target_actor_NP, state.actor)
-        )
-        target, p = targets_NP[index], trained.p_NP[index]
+        target, p = targets[name][0][index], targets[name][1].p_NP[index]
         if settings.methods.kahan_momentum:
             total, c = state.total[name][index], state.total[f"{name}_c"][index]
             o.average_kahan(total, c, target, p, rate, scale)
         else:
             o.average(target, p, rate)
 
-    moved = state.target_NP.size + state.target_actor_NP.size
+    moved = sum(target_NP.size for target_NP, _ in targets.values())
     worth(o, moved // AVERAGE_COST, both)(move, len(rows))
 
 

@@ -1,7 +1,9 @@
 """The file of a control agent: its networks in fp32, what they play, and where they come from.
 
 A safetensors file (``common/tensors.py``: schema, version, provenance, hash). Tensors: ``actor.I.weight`` (inputs,
-outputs) and ``actor.I.bias`` of each layer, ``critic.N.I.weight`` and so on of the critics. ``net`` describes them.
+outputs) and ``actor.I.bias`` of each layer, ``critic.N.I.weight`` and so on of the critics. An agent that sees pixels
+has ``encoder.I.weight`` (9 C, F; by row, column, channel) of each convolution, and ``actor.head.weight``, ``bias``,
+``gain`` and ``offset``, and the critics' as ``critic.head``. ``net`` describes them.
 """
 
 from __future__ import annotations
@@ -22,10 +24,29 @@ from spikestill.common.errors import UserError, restoring
 from spikestill.common.precision.names import check_emulated
 from spikestill.common.provenance import Provenance
 from spikestill.common.tensors import read_tensors, write_tensors
+from spikestill.teacher.control.encoder import EncoderRule
 
 SCHEMA = "spikestill.control-agent"
 REMEDY = "give an agent that `spikestill teach` wrote for this task"
 ALGORITHMS = ("sac", "ddpg")
+HEAD_PARTS = ("weight", "bias", "gain", "offset")
+Array = npt.NDArray[np.float32]
+
+
+@dataclasses.dataclass(frozen=True)
+class Eyes:
+    """What an agent that sees pixels has besides.
+
+    Attributes:
+        rule: of the encoder.
+        convolutions: (weight (9 C, F), bias (F,)) of each.
+        actor, critic: weight (X, Z), bias, gain and offset (Z,) of the heads.
+    """
+
+    rule: EncoderRule
+    convolutions: list[tuple[Array, Array]]
+    actor: list[Array]
+    critic: list[Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +60,11 @@ class AgentFile:
         algorithm: ``sac``, whose actor gives (μ, z), or ``ddpg``, whose actor gives μ.
         precision: number format that it was trained in, and plays in.
         log_std: bounds of log σ.
+        std_added: to σ.
         actor: (weight (I, O), bias (O,)) of each layer.
         critics: the same of each critic, which gets (s, a).
         provenance: what made it.
+        eyes: where it sees pixels; s is then what its head gives.
     """
 
     environment: str
@@ -51,9 +74,11 @@ class AgentFile:
     algorithm: str
     precision: str
     log_std: tuple[float, float]
-    actor: list[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]
-    critics: list[list[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]]
+    std_added: float
+    actor: list[tuple[Array, Array]]
+    critics: list[list[tuple[Array, Array]]]
     provenance: Provenance
+    eyes: Eyes | None = None
 
     def check(self, path: Path, environment: EnvironmentSpec) -> None:
         """Raise UserError unless the agent plays ``environment``."""
@@ -77,6 +102,8 @@ def save_agent(
     precision: str,
     log_std: tuple[float, float],
     provenance: Provenance,
+    std_added: float = 0.0,
+    encoder: EncoderRule | None = None,
 ) -> None:
     """Write an agent's file, atomically.
 
@@ -84,11 +111,12 @@ def save_agent(
         path: the file.
         weights: ``actor.I.weight`` and so on, fp32.
         environment: what it plays.
-        algorithm, precision, log_std: see :class:`AgentFile`.
+        algorithm, precision, log_std, std_added: see :class:`AgentFile`.
+        encoder: of pixels.
         provenance: what made it.
     """
     assert isinstance(environment.actions, Box)
-    net = {
+    net: dict[str, Any] = {
         "environment": environment.name,
         "fields": [[field.name, int(np.prod(field.shape))] for field in environment.fields],
         "low": environment.actions.low,
@@ -96,7 +124,10 @@ def save_agent(
         "algorithm": algorithm,
         "precision": precision,
         "log_std": log_std,
+        "std_added": std_added,
     }
+    if encoder is not None:
+        net["encoder"] = dataclasses.asdict(encoder)
     tensors = {name: torch.from_numpy(np.ascontiguousarray(each)) for name, each in weights.items()}
     write_tensors(path, tensors, SCHEMA, provenance, net=json.dumps(net))
 
@@ -114,30 +145,73 @@ def read_agent(path: Path) -> AgentFile:
         low, high = (tuple(float(value) for value in net[name]) for name in ("low", "high"))
         if net["algorithm"] not in ALGORITHMS or len(low) != len(high) or not low:
             raise ValueError(f"algorithm {net['algorithm']!r} with {len(low)} and {len(high)} bounds")
-        observation, heads = sum(size for _, size in fields), 2 if net["algorithm"] == "sac" else 1
+        eyes = _eyes(tensors, net["encoder"]) if "encoder" in net else None
+        observation = sum(size for _, size in fields) if eyes is None else eyes.rule.features
+        heads = 2 if net["algorithm"] == "sac" else 1
         actor = _layers(tensors, "actor", observation, heads * len(low))
-        count = len({name.split(".")[1] for name in tensors if name.startswith("critic.")})
+        count = len({name.split(".")[1] for name in tensors if name.startswith("critic.")} - {"head"})
         critics = [_layers(tensors, f"critic.{index}", observation + len(low), 1) for index in range(count)]
         bounds = (float(net["log_std"][0]), float(net["log_std"][1]))
-        if not all(map(math.isfinite, (*low, *high, *bounds))) or bounds[0] > bounds[1]:
-            raise ValueError(f"bounds {low}, {high}, {bounds} are not finite and in order")
+        added = float(net.get("std_added", 0.0))
+        if not all(map(math.isfinite, (*low, *high, *bounds, added))) or bounds[0] > bounds[1] or added < 0:
+            raise ValueError(f"bounds {low}, {high}, {bounds}, {added} are not finite and in order")
         check_emulated(str(net["precision"]))
         provenance = Provenance.from_json(metadata["provenance"])
         return AgentFile(
-            str(net["environment"]), fields, low, high, net["algorithm"], str(net["precision"]), bounds, actor, critics,
-            provenance,
+            str(net["environment"]), fields, low, high, net["algorithm"], str(net["precision"]), bounds, added, actor,
+            critics, provenance, eyes,
         )  # fmt: skip
+
+
+def _eyes(tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any]) -> Eyes:
+    """Return what sees pixels, checked.
+
+    Raises:
+        ValueError, TypeError, KeyError: a value or an array is missing or not such as is wanted.
+    """
+    rule = EncoderRule(**values)
+    for field in dataclasses.fields(rule):
+        value, wanted = getattr(rule, field.name), bool if field.type == "bool" else int
+        if type(value) is not wanted or (wanted is int and not 1 <= value <= 4096):
+            raise ValueError(
+                f"encoder's {field.name} is {value!r}, {wanted.__name__} wanted, numbers 1..4096"
+            )
+    convolutions = [
+        (
+            _array(tensors, f"encoder.{index}.weight", shape),
+            _array(tensors, f"encoder.{index}.bias", shape[1:]),
+        )
+        for index, shape in enumerate(rule.conv_shapes)
+    ]
+    shapes = [(rule.flat, rule.features), *[(rule.features,)] * 3]
+    actor, critic = (
+        [_array(tensors, f"{name}.{part}", shape) for part, shape in zip(HEAD_PARTS, shapes, strict=True)]
+        for name in ("actor.head", "critic.head")
+    )
+    return Eyes(rule, convolutions, actor, critic)
+
+
+def _array(tensors: Mapping[str, torch.Tensor], name: str, shape: tuple[int, ...]) -> Array:
+    """Return an array.
+
+    Raises:
+        ValueError, KeyError: it is missing, misshapen, not float32 or not finite.
+    """
+    found: Array = tensors[name].numpy()
+    if found.shape != shape or found.dtype != np.float32 or not np.isfinite(found).all():
+        raise ValueError(f"{name} is {found.dtype} {found.shape}, finite float32 {shape} wanted")
+    return found
 
 
 def _layers(
     tensors: Mapping[str, torch.Tensor], name: str, inputs: int, outputs: int
-) -> list[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]:
+) -> list[tuple[Array, Array]]:
     """Return a network's layers, checked.
 
     Raises:
         ValueError, KeyError: one is missing, misshapen or not finite.
     """
-    found: list[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]] = []
+    found: list[tuple[Array, Array]] = []
     width = inputs
     while f"{name}.{len(found)}.weight" in tensors:
         weight_IO, bias_O = (tensors[f"{name}.{len(found)}.{part}"].numpy() for part in ("weight", "bias"))

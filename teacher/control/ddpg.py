@@ -82,5 +82,5 @@ def learn_actor(
     g_BD = o.tanh_backward(g_BD, action_BD)
     networks.backward(o, net, activations, g_BD, networks.layers(trained.g_NP[0], sizes), both=both)
     if count(o, trained, o.finish(trained.g_NP[0]), settings.methods):
-        step_all(o, trained, settings.adam_actor, settings.methods, both)
+        step_all(o, [trained], settings.adam_actor, settings.methods, both)
     return {"policy_values": values}

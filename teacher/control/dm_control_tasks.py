@@ -27,6 +27,9 @@ TASKS = {
 }
 """Name to (domain, task, action repeat from pixels)."""
 SUFFIX = "_pixels"
+SHADOWS = 512
+"""Side of the shadows' map for pictures of 84 x 84. dm_control's 2,048 takes twice as long in software and changes them
+by less than 0.02 of 255 levels on average."""
 
 
 class SuiteTask:
@@ -35,15 +38,18 @@ class SuiteTask:
     Args:
         name: of the environment.
         domain, task: dm_control's names.
+        shadows: side of the shadows' map; None: dm_control's.
     """
 
-    def __init__(self, name: str, domain: str, task: str) -> None:
+    def __init__(self, name: str, domain: str, task: str, shadows: int | None = None) -> None:
         with importing(name):
             from dm_control import suite
 
             self.environment: Any = suite.load(domain, task, task_kwargs={"random": 0})
         self.name = name
         physics = self.environment.physics
+        if shadows is not None:
+            physics.model.ptr.vis.quality.shadowsize = shadows
         self.simulator = Simulator(name, physics.model.ptr, physics.data.ptr, finish=True)
 
     def reset(self, seed: int | None) -> Mapping[str, npt.NDArray[Any]]:
@@ -97,7 +103,7 @@ def spec(name: str) -> EnvironmentSpec:
     from_pixels = name.endswith(SUFFIX)
     domain, task, repeat = TASKS[name.removesuffix(SUFFIX)]
     repeat = repeat if from_pixels else 1
-    make = functools.partial(SuiteTask, name, domain, task)
+    make = functools.partial(SuiteTask, name, domain, task, SHADOWS if from_pixels else None)
     environment = make().environment
     shapes = {key: np.shape(value) for key, value in environment.reset().observation.items()}
     states = tuple(Field(key, shape, STATES, -np.inf, np.inf) for key, shape in shapes.items())

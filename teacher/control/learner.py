@@ -6,7 +6,7 @@ Axis suffixes: N environments, B batch, S observation, D action numbers.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from spikestill.common.precision.names import FIXED
 from spikestill.common.precision.rounding import number_format
 from spikestill.common.provenance import Provenance
 from spikestill.configs.control import ControlConfig
-from spikestill.teacher.control import ddpg, networks, sac
+from spikestill.teacher.control import ddpg, networks, sac, sac_pixels
 from spikestill.teacher.control.actor_critic import (
     AgentState,
     Batch,
@@ -27,12 +27,14 @@ from spikestill.teacher.control.actor_critic import (
     Settings,
     new_state,
 )
-from spikestill.teacher.control.agent_file import save_agent
+from spikestill.teacher.control.agent_file import HEAD_PARTS, save_agent
+from spikestill.teacher.control.encoder import convolve, look, worn
 from spikestill.teacher.control.lanes import Both, in_turn
 from spikestill.teacher.control.operations import STEP, HostOperations
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 UPDATES = {"sac": sac.update, "ddpg": ddpg.update}
+"""From states."""
 OVERFLOWS = 100
 """Updates in a row without a step after which a training is given up: the scale has fallen by 2^100."""
 
@@ -76,7 +78,7 @@ class FloatLearner:
 
     Args:
         config: the options.
-        observation, action: sizes S, D.
+        observation, action: sizes S, D; from pixels S is not read.
         seed: of the weights.
         both: how work on two critics is done.
     """
@@ -110,12 +112,10 @@ class FloatLearner:
 
     def update(self, batch: Batch, rng: np.random.Generator) -> dict[str, float]:
         """See :class:`Learner`."""
-        shape = (len(batch.reward_B), self.settings.action)
-        noise = Noise(rng.standard_normal(shape), rng.standard_normal(shape))
+        noise = drawn_noise(self.settings, len(batch.reward_B), rng)
         before = copy.deepcopy(self.state) if self._fragile else self.state
-        update = UPDATES[self.config.algorithm]
         with np.errstate(all="ignore"):
-            found = update(self.o, self.state, self.settings, batch, noise, self.both)
+            found = update_of(self.settings)(self.o, self.state, self.settings, batch, noise, self.both)
         self._check(before, batch, noise)
         values = found["values"][0]
         report = {"q": float(np.mean(values)), "target": float(np.mean(found["target"]))}
@@ -123,10 +123,10 @@ class FloatLearner:
         report |= {name: float(found[name]) for name in ("entropy", "alpha") if name in found}
         return report
 
-    def _check(self, before: AgentState, batch: Batch, noise: Noise) -> None:
+    def _check(self, before: AgentState, batch: Batch, noise: Any) -> None:
         if not self.form.low:
             return
-        groups = {"actor": self.state.actor, "critics": self.state.critics}
+        groups = {name: group for name, group in self.state.groups.items() if name != "temperature"}
         stuck = [name for name, group in groups.items() if group.in_a_row >= OVERFLOWS]
         broken = [name for name, group in groups.items() if not np.isfinite(group.p_NP).all()]
         if not stuck and not broken:
@@ -138,13 +138,15 @@ class FloatLearner:
         )
         raise DivergedError(
             f"update {self.state.updates}: {self.form.name} does not hold this training: {happened}, first in: "
-            f"{operation}; methods that are off: {', '.join(self.settings.methods.off()) or 'none'}",
+            f"{operation}; methods that are off: {', '.join(self._off()) or 'none'}",
             self._remedy(),
         )
 
+    def _off(self) -> list[str]:
+        return self.settings.methods.off(self.config.from_pixels)
+
     def _remedy(self) -> str:
-        off = self.settings.methods.off()
-        names = [name.replace(" ", "=") for name in off]
+        names = [name.replace(" ", "=") for name in self._off()]
         if self.form.low and names:
             flags = " ".join(f"--methods.{n}" if "=" in n else f"--methods.{n}=true" for n in names)
             return f"turn on what is off ({flags}), or give --precision fp32"
@@ -168,22 +170,47 @@ class FloatLearner:
             algorithm=config.algorithm,
             precision=config.precision,
             log_std=(config.log_std_low, config.log_std_high),
+            std_added=config.std_added,
+            encoder=self.settings.encoder,
             provenance=provenance,
         )
 
     def weights(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return what plays: ``actor.I.weight``, ``actor.I.bias`` and the critics' ``critic.N.I.weight``, fp32."""
+        state, settings = self.state, self.settings
+        nets = {"actor": settings.actor_net(state.actor.p_NP[0])}
+        for index, each in enumerate(state.critics.p_NP):
+            nets[f"critic.{index}"] = networks.layers(each, settings.critic_sizes)
+        rule, heads = settings.encoder, {}
+        if rule is not None and state.encoder is not None:
+            net = state.encoder.p_NP[0]
+            nets["encoder"] = rule.convolutions(net)
+            heads = {
+                "actor.head": rule.head(state.actor.p_NP[0]), "critic.head": rule.head(net[rule.conv_parameters :])
+            }  # fmt: skip
         found = {}
-        flat = [("actor", self.state.actor.p_NP[0], self.settings.actor_sizes)]
-        flat += [
-            (f"critic.{index}", each, self.settings.critic_sizes)
-            for index, each in enumerate(self.state.critics.p_NP)
-        ]
-        for name, values, sizes in flat:
-            for index, layer in enumerate(networks.layers(values, sizes)):
+        for name, layers in nets.items():
+            for index, layer in enumerate(layers):
                 found[f"{name}.{index}.weight"] = np.array(layer.weight_IO, np.float32)
                 found[f"{name}.{index}.bias"] = np.array(layer.bias_O, np.float32)
+        for name, head in heads.items():
+            parts = (*head.linear, head.gain_Z, head.offset_Z)
+            for part, values in zip(HEAD_PARTS, parts, strict=True):
+                found[f"{name}.{part}"] = np.array(values, np.float32)
         return found
+
+
+def drawn_noise(settings: Settings, rows: int, rng: np.random.Generator) -> Any:
+    """Return the random numbers of an update with ``rows`` transitions."""
+    if settings.encoder is not None:
+        return sac_pixels.PixelNoise.drawn(rng, rows, settings.action, settings.config.crop)
+    shape = (rows, settings.action)
+    return Noise(rng.standard_normal(shape), rng.standard_normal(shape))
+
+
+def update_of(settings: Settings) -> Callable[..., dict[str, Any]]:
+    """Return the function that does an update."""
+    return UPDATES[settings.config.algorithm] if settings.encoder is None else sac_pixels.update
 
 
 def mean_or_sample(
@@ -191,9 +218,10 @@ def mean_or_sample(
 ) -> npt.NDArray[np.float32]:
     """Return actions (N, D) in -1..1: the mean, tanh μ, without noise; else the policy's sample, or DDPG's action plus
     ``exploration`` times the noise."""
-    net = networks.layers(state.actor.p_NP[0], settings.actor_sizes)
+    net = settings.actor_net(state.actor.p_NP[0])
     with np.errstate(all="ignore"):
-        head = networks.forward(o, net, o.array(obs_NS))[-1]
+        seen = o.array(obs_NS) if settings.encoder is None else actor_features(o, state, settings, obs_NS)
+        head = networks.forward(o, net, seen)[-1]
         if settings.config.algorithm == "sac" and noise_ND is not None:
             return np.asarray(
                 o.host(o.sample(head, o.array(noise_ND), settings.policy).action_BD), np.float32
@@ -205,12 +233,21 @@ def mean_or_sample(
     return action
 
 
-def first_overflow(state: AgentState, settings: Settings, batch: Batch, noise: Noise) -> str:
+def actor_features(o: Any, state: AgentState, settings: Settings, frames_N: Any) -> Any:
+    """Return what the actor sees of stacks uint8 (N, frame, colour, row, column), (N, Z)."""
+    rule, trained = settings.encoder, state.encoder
+    assert rule is not None
+    assert trained is not None
+    x_N = convolve(o, rule, rule.convolutions(trained.p_NP[0]), sac_pixels.images(frames_N))[-1]
+    return look(o, rule, worn(o, rule, rule.head(state.actor.p_NP[0])), sac_pixels.flattened(x_N)).features_BZ
+
+
+def first_overflow(state: AgentState, settings: Settings, batch: Batch, noise: Any) -> str:
     """Return the first operation of an update whose result is not finite; the state is left as it is."""
     o = HostOperations(number_format(settings.config.precision))
     o.watch = []
     with np.errstate(all="ignore"):
-        UPDATES[settings.config.algorithm](o, copy.deepcopy(state), settings, batch, noise, in_turn)
+        update_of(settings)(o, copy.deepcopy(state), settings, batch, noise, in_turn)
     return o.watch[0] if o.watch else "none of its operations"
 
 

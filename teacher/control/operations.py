@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.precision.rounding import NumberFormat, round_all
-from spikestill.teacher.control import kernels
+from spikestill.teacher.control import encoder_kernels, kernels
 
 Array = npt.NDArray[Any]
 STEP = "optimiser step"
@@ -91,6 +91,7 @@ class HostOperations:
         self.q = form.rounding
         self.real = np.dtype(form.storage).type
         self.watch: list[str] | None = None
+        self._levels = self.array(np.arange(256) / 255)
 
     def _seen(self, operation: str, *results: Any) -> None:
         """Note the operation where it is the first whose result is not finite, while ``watch`` is a list."""
@@ -152,6 +153,81 @@ class HostOperations:
         finite = bool(round_all(g_P, self.q))
         self._seen("matrix product, backward to the weights", g_P)
         return finite
+
+    def pixels(self, image_HWC: npt.NDArray[np.uint8]) -> Array:
+        """Return pixels 0..255 divided by 255."""
+        found = np.empty(image_HWC.shape, self.real)
+        encoder_kernels.look_up(self._levels, np.ascontiguousarray(image_HWC).reshape(-1), found.reshape(-1))
+        return found
+
+    def patches(self, x_HWC: Array, stride: int) -> Array:
+        """Return the 3 x 3 patches of an image, (P, 9 C)."""
+        rows, columns = ((side - 3) // stride + 1 for side in x_HWC.shape[:2])
+        found = np.empty((rows * columns, 9 * x_HWC.shape[2]), self.real)
+        encoder_kernels.gather(np.ascontiguousarray(x_HWC), stride, found)
+        return found
+
+    def scattered(self, g_PO: Array, layer: Layer, active_HWC: Array, stride: int) -> Array:
+        """Return a convolution's gradient by its image (H, W, C), summed in the storage's type and rounded once; zero
+        where a unit of ``active_HWC`` was not active."""
+        g_HWC = np.empty(active_HWC.shape, self.real)
+        g_PK = np.matmul(g_PO, layer.weight_IO.T)
+        encoder_kernels.scatter(g_PK, stride, np.ascontiguousarray(active_HWC), self.q, g_HWC)
+        self._seen("convolution, backward to the activations", g_HWC)
+        return g_HWC
+
+    def add_weight_gradient(self, x_BI: Array, g_BO: Array, into: Layer) -> None:
+        """Add xᵀ g and the sum of g to ``into``, which :meth:`finish` rounds when all is added."""
+        np.add(into.weight_IO, np.matmul(x_BI.T, g_BO), out=into.weight_IO)
+        np.add(into.bias_O, np.add.reduce(g_BO, axis=0), out=into.bias_O)
+
+    def standardised(self, weight_IO: Array, epsilon: float) -> tuple[Array, Array]:
+        """Return (W - mean) / σ over each output's inputs (I, O), and 1 / σ (O,), σ² = variance + ``epsilon``."""
+        found, inverse_O = np.empty_like(weight_IO), np.empty(weight_IO.shape[1], self.real)
+        encoder_kernels.standardise(weight_IO, self.real(epsilon), self.q, found, inverse_O)
+        self._seen("weight standardisation", found)
+        return found, inverse_O
+
+    def standardised_backward(self, standard_IO: Array, inverse_O: Array, g_IO: Array) -> None:
+        """g ← the weights' gradient, of the standardised ones'."""
+        encoder_kernels.standardise_backward(standard_IO, inverse_O, self.q, g_IO)
+        self._seen("gradient of the weight standardisation", g_IO)
+
+    def limited(self, x_BZ: Array, largest: float) -> Array:
+        """Scale rows with a magnitude beyond ``largest`` down to it, in place; return the factors (B,)."""
+        factor_B = np.empty(len(x_BZ), self.real)
+        encoder_kernels.limit(x_BZ, self.real(largest), self.q, factor_B)
+        return factor_B
+
+    def scaled_rows(self, x_BZ: Array, factor_B: Array) -> Array:
+        """Return each row times its factor; ``x_BZ`` is written over."""
+        encoder_kernels.scale_rows(x_BZ, factor_B, self.q)
+        return x_BZ
+
+    def normalised(
+        self, x_BZ: Array, gain_Z: Array, offset_Z: Array, epsilon: float
+    ) -> tuple[Array, Array, Array]:
+        """Return (gain n + offset, n, 1 / σ (B,)), n = (x - mean) / σ over a row, σ² = variance + ``epsilon``."""
+        out_BZ, normal_BZ, inverse_B = (
+            np.empty_like(x_BZ),
+            np.empty_like(x_BZ),
+            np.empty(len(x_BZ), self.real),
+        )
+        encoder_kernels.normalise(
+            x_BZ, gain_Z, offset_Z, self.real(epsilon), self.q, normal_BZ, inverse_B, out_BZ
+        )
+        self._seen("layer norm", out_BZ)
+        return out_BZ, normal_BZ, inverse_B
+
+    def normalised_backward(
+        self, g_BZ: Array, normal_BZ: Array, inverse_B: Array, gain_Z: Array, into_gain_Z: Array, into_offset_Z: Array
+    ) -> Array:  # fmt: skip
+        """Return x's gradient, written over ``g_BZ``; write gain's and offset's, which :meth:`finish` rounds."""
+        encoder_kernels.normalise_backward(
+            g_BZ, normal_BZ, inverse_B, gain_Z, self.q, into_gain_Z, into_offset_Z
+        )
+        self._seen("gradient of the layer norm", g_BZ)
+        return g_BZ
 
     def sample(self, head_BO: Array, noise_BD: Array, rule: PolicyRule) -> Sample:
         """Return the action of a head (μ, z) and its log π."""

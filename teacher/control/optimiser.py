@@ -8,7 +8,7 @@ steps all are doubled, where the moments stay finite. ``amp`` divides the gradie
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -123,19 +123,21 @@ def count(o: Any, trained: Trained, finite: bool, methods: MethodsConfig) -> boo
     return False
 
 
-def grow(o: Any, trained: Trained, methods: MethodsConfig) -> None:
-    """Double the scale after ``loss_scale_period`` good steps, where the moments stay finite; call after the step."""
-    if methods.loss_scaling == "none" or trained.good < methods.loss_scale_period:
+def grow(o: Any, together: Sequence[Trained], methods: MethodsConfig) -> None:
+    """Double the scale of all that one loss trains after ``loss_scale_period`` good steps, where the moments of all
+    stay finite; call after the step."""
+    if methods.loss_scaling == "none" or together[0].good < methods.loss_scale_period:
         return
-    trained.good = 0
-    if methods.loss_scaling == "amp":
+    for trained in together:
+        trained.good = 0
+    if methods.loss_scaling == "compound":
+        before = [(trained.m_NP.copy(), trained.w_NP.copy()) for trained in together]
+        if not all([_rescale(o, trained, 2.0, bool(methods.hadam)) for trained in together]):
+            for trained, (m_NP, w_NP) in zip(together, before, strict=True):
+                trained.m_NP[...], trained.w_NP[...] = m_NP, w_NP
+            return
+    for trained in together:
         trained.scale *= 2.0
-        return
-    before = [trained.m_NP.copy(), trained.w_NP.copy()]
-    if _rescale(o, trained, 2.0, bool(methods.hadam)):
-        trained.scale *= 2.0
-    else:
-        trained.m_NP[...], trained.w_NP[...] = before
 
 
 def _rescale(o: Any, trained: Trained, factor: float, root_form: bool) -> bool:

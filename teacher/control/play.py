@@ -12,13 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.environment import Box, Observations, VectorEnvironment
+from spikestill.configs.control import PIXELS
 
-Mean = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]
+Mean = Callable[[npt.NDArray[Any]], npt.NDArray[np.float32]]
 """Joined observations (N, S) to actions (N, D) in -1..1."""
 
 
-def joined(observations: Observations) -> npt.NDArray[np.float32]:
-    """Return all fields side by side, float32 (N, S), in their order."""
+def joined(observations: Observations) -> npt.NDArray[Any]:
+    """Return all fields side by side, float32 (N, S), in their order; a single field of pictures as it is, uint8."""
+    if len(observations) == 1:
+        (only,) = observations.values()
+        if only.ndim == 1 + len(PIXELS) and only.dtype == np.uint8:
+            return only
     parts = [values.reshape(len(values), -1) for values in observations.values()]
     return np.concatenate(parts, axis=1).astype(np.float32)
 

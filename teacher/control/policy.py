@@ -19,9 +19,11 @@ from spikestill.common.precision.rounding import number_format
 from spikestill.common.tensor_file import check_header
 from spikestill.teacher.control import fixed_file, networks
 from spikestill.teacher.control.agent_file import AgentFile, read_agent
+from spikestill.teacher.control.encoder import Head, Worn, convolve, look, worn
 from spikestill.teacher.control.fixed_learner import load_fixed_policy
 from spikestill.teacher.control.operations import HostOperations, Layer
 from spikestill.teacher.control.play import joined, within
+from spikestill.teacher.control.sac_pixels import images
 
 Array = npt.NDArray[np.float32]
 
@@ -43,18 +45,36 @@ class ControlPolicy:
         self._o = HostOperations(number_format(file.precision))
         self._actor = self._layers(file.actor)
         self._critics = [self._layers(each) for each in file.critics]
+        eyes = file.eyes
+        self._convolutions = [] if eyes is None else self._layers(eyes.convolutions)
+        self._heads: dict[str, Worn] = {}
+        if eyes is not None:
+            parts = {"actor": eyes.actor, "critic": eyes.critic}
+            self._heads = {name: worn(self._o, eyes.rule, self._head(each)) for name, each in parts.items()}
 
     def _layers(self, layers: Sequence[tuple[Array, Array]]) -> list[Layer]:
         return [Layer(self._o.array(weight), self._o.array(bias)) for weight, bias in layers]
 
-    def _head(self, obs_S: Array) -> Array:
-        return np.asarray(
-            networks.forward(self._o, self._actor, self._o.array(obs_S[None]))[-1][0], np.float32
-        )
+    def _head(self, parts: Sequence[Array]) -> Head:
+        weight, bias, gain, offset = (self._o.array(each) for each in parts)
+        return Head(Layer(weight, bias), gain, offset)
 
-    def values(self, obs_BS: Array, unit_BD: Array) -> Array:
+    def _seen(self, observations: Observations) -> dict[str, Array]:
+        """Return what the actor and the critics read, (B, S) each, each row by itself."""
+        given, eyes = joined(observations), self.file.eyes
+        if eyes is None:
+            state_BS = self._o.array(given)
+            return {"actor": state_BS, "critic": state_BS}
+        found: dict[str, list[Array]] = {name: [] for name in self._heads}
+        for image in images(given):
+            x = convolve(self._o, eyes.rule, self._convolutions, image[None])[-1].reshape(1, -1)
+            for name, head in self._heads.items():
+                found[name].append(look(self._o, eyes.rule, head, x).features_BZ)
+        return {name: np.concatenate(rows) for name, rows in found.items()}
+
+    def _values(self, seen_BS: Array, unit_BD: Array) -> Array:
         """Return the smaller of the critics' values, (B,)."""
-        x = self._o.joined(self._o.array(obs_BS), self._o.array(unit_BD))
+        x = self._o.joined(seen_BS, self._o.array(unit_BD))
         found = [
             [networks.forward(self._o, critic, row[None])[-1][0, 0] for row in x] for critic in self._critics
         ]
@@ -67,16 +87,18 @@ class ControlPolicy:
         min Q(s, a) where the file has critics: (B, 2 D + 1) for SAC, (B, D + 1) for DDPG.
         """
         self.spec.check(observations)
-        obs_BS, size = joined(observations), self.actions.shape[0]
-        heads = np.stack([self._head(obs_S) for obs_S in obs_BS])
+        seen, size = self._seen(observations), self.actions.shape[0]
+        rows = [networks.forward(self._o, self._actor, row[None])[-1][0] for row in seen["actor"]]
+        heads = np.asarray(np.stack(rows), np.float32)
         unit_BD = np.asarray(self._o.tanh(self._o.array(heads[:, :size])), np.float32)
         action_BD = within(self.actions, unit_BD)
-        scores = [action_BD]
+        scores: list[npt.NDArray[np.floating]] = [action_BD]
         if self.file.algorithm == "sac":
             low, high = self.file.log_std
-            scores.append(np.exp(low + 0.5 * (high - low) * (np.tanh(heads[:, size:]) + 1.0)))
+            log_std = low + 0.5 * (high - low) * (np.tanh(heads[:, size:]) + 1.0)
+            scores.append(np.exp(log_std) + self.file.std_added)
         if self._critics:
-            scores.append(self.values(obs_BS, unit_BD)[:, None])
+            scores.append(self._values(seen["critic"], unit_BD)[:, None])
         return Decision(action_BD, np.concatenate(scores, axis=1).astype(np.float32))
 
 

@@ -9,7 +9,8 @@ The losses are multiplied by their loss scales where they begin: in the gradient
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from spikestill.teacher.control import networks
 from spikestill.teacher.control.actor_critic import (
@@ -49,7 +50,7 @@ def update(
         both: how work on two networks is done.
     """
     batch = rounded_batch(o, batch)
-    actor = networks.layers(state.actor.p_NP[0], settings.actor_sizes)
+    actor = settings.actor_net(state.actor.p_NP[0])
     head = networks.forward(o, actor, batch.next_obs_BS)[-1]
     following = o.sample(head, o.array(noise.next_BD), settings.policy)
     values = target_values(state, settings, o, o.joined(batch.next_obs_BS, following.action_BD), both)
@@ -63,33 +64,49 @@ def update(
     )
     found = learn_critics(o, state, settings, batch, target_B, both)
     if state.updates % settings.config.actor_period == 0:
-        found |= learn_actor(o, state, settings, batch.obs_BS, o.array(noise.now_BD), both)
+        seen = Seen(batch.obs_BS, batch.obs_BS)
+        found |= learn_actor(o, state, settings, seen, o.array(noise.now_BD), both)
     if state.updates % settings.config.target_period == 0:
         move_targets(o, state, settings, both)
     state.updates += 1
     return found
 
 
+class Seen(NamedTuple):
+    """What the actor and the critics make of the same observations, (B, S) each.
+
+    Attributes:
+        actor_BS, critic_BS: from states both are the state.
+        learn: takes the gradient of ``actor_BS`` further, to what made it; None: nothing learned made it.
+    """
+
+    actor_BS: Any
+    critic_BS: Any
+    learn: Callable[[Any], None] | None = None
+
+
 def learn_actor(
-    o: Any, state: AgentState, settings: Settings, obs_BS: Any, noise_BD: Any, both: Both
+    o: Any, state: AgentState, settings: Settings, seen: Seen, noise_BD: Any, both: Both
 ) -> dict[str, Any]:
     """Step the actor, then the temperature by the same actions."""
     assert state.temperature is not None
-    trained, sizes, alpha = state.actor, settings.actor_sizes, temperature(o, state)
-    net = networks.layers(trained.p_NP[0], sizes)
-    activations = networks.forward(o, net, obs_BS)
+    trained, alpha = state.actor, temperature(o, state)
+    net, into = (settings.actor_net(flat_NP[0]) for flat_NP in (trained.p_NP, trained.g_NP))
+    activations = networks.forward(o, net, seen.actor_BS)
     found = o.sample(activations[-1], noise_BD, settings.policy)
-    share = o.scalar(trained.scale / len(obs_BS))
-    g_action_BD, values = action_gradient(o, state, settings, obs_BS, found.action_BD, -share, both)
+    share = o.scalar(trained.scale / len(noise_BD))
+    g_action_BD, values = action_gradient(o, state, settings, seen.critic_BS, found.action_BD, -share, both)
     g_head = o.sample_backward(found, g_action_BD, o.scalar(share * alpha), settings.policy)
-    networks.backward(o, net, activations, g_head, networks.layers(trained.g_NP[0], sizes), both=both)
+    g_BS = networks.backward(o, net, activations, g_head, into, seen.learn is not None, both=both)
+    if seen.learn is not None:
+        seen.learn(g_BS)
     if count(o, trained, o.finish(trained.g_NP[0]), settings.methods):
-        step_all(o, trained, settings.adam_actor, settings.methods, both)
+        step_all(o, [trained], settings.adam_actor, settings.methods, both)
     entropy = -o.mean(found.density_B)
     heat = state.temperature
     # d/d log α of mean(α (−log π − H̄)) is the same α (entropy − H̄).
     heat.g_NP[...] = o.array([[heat.scale * o.scalar(alpha * o.scalar(entropy + settings.action))]])
     if count(o, heat, o.finish(heat.g_NP[0]), settings.methods):
         step(o, heat, 0, settings.adam, settings.methods)
-        grow(o, heat, settings.methods)
+        grow(o, [heat], settings.methods)
     return {"entropy": entropy, "alpha": alpha, "policy_values": values}

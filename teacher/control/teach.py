@@ -40,6 +40,7 @@ from spikestill.common.training import (
 from spikestill.configs.control import ControlConfig
 from spikestill.configs.loading import plain
 from spikestill.teacher.control.blas import one_thread
+from spikestill.teacher.control.frame_replay import FrameReplay
 from spikestill.teacher.control.lanes import Both, OtherThread, in_turn
 from spikestill.teacher.control.learner import DivergedError, Learner, make_learner
 from spikestill.teacher.control.play import joined, play_games, within
@@ -71,7 +72,7 @@ class Training:
         self.observations = self.envs.reset(np.arange(config.num_envs) + 1000 * (seed + 1))
         sizes = joined(self.observations).shape[1], self.actions.shape[0]
         self.learner: Learner = make_learner(config, *sizes, seed, both)
-        self.replay = Replay(config.replay_capacity, *sizes)
+        self.replay = make_replay(config, *sizes)
         self.rng = np.random.default_rng([seed, 1])
         self.begins_N: npt.NDArray[np.bool_] = np.zeros(config.num_envs, np.bool_)
         self.running_N: npt.NDArray[np.float64] = np.zeros(config.num_envs)
@@ -168,6 +169,13 @@ class Training:
         self.envs.close()
         if self._judges is not None:
             self._judges.close()
+
+
+def make_replay(config: ControlConfig, observation: int, action: int) -> Replay | FrameReplay:
+    """Return an empty replay: of states, or of frames where pictures are what is seen."""
+    if config.from_pixels:
+        return FrameReplay(config.replay_capacity, config.num_envs, action)
+    return Replay(config.replay_capacity, observation, action)
 
 
 class Trainings:
@@ -319,7 +327,7 @@ def _counts(training: Training) -> dict[str, Any]:
     """Return what the curve shows of a training besides its score."""
     found: dict[str, Any] = {"updates": training.updates, "games": training.games, **training.report}
     state = getattr(training.learner, "state", None)
-    for name in ("actor", "critics"):
+    for name in ("actor", "critics"):  # the encoder's are the critics'
         group = getattr(state, name, None)
         if group is not None:
             found |= {f"{name}_scale": group.scale, f"{name}_skipped": group.skipped}

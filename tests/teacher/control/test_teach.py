@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from spikestill.cli import main
+from spikestill.common.environment import Field, environment, register
 from spikestill.common.errors import UserError
 from spikestill.common.provenance import Provenance
 from spikestill.common.tensors import read_tensors, write_tensors
@@ -19,7 +20,9 @@ from spikestill.teacher.control.agent_file import read_agent, save_agent
 from spikestill.teacher.control.learner import FloatLearner
 from spikestill.teacher.control.policy import load_policy
 from spikestill.teacher.control.replay import Replay
-from tests.teacher.control.agents import OFF
+from spikestill.teacher.control.simulator import choose_gl
+from tests.teacher.control.agents import BOXED, OFF, PIXELLED
+from tests.teacher.control.agents import config_of as control
 
 pytestmark = pytest.mark.skipif(
     find_spec("mujoco") is None or find_spec("dm_control") is None,
@@ -27,6 +30,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+PIXELS = {"precision": "fp16", "filters": 2, "features": 4, "std_added": 1e-4, "steps": 80, "seed_steps": 40}
+DRAWN = pytest.mark.skipif(not choose_gl(), reason="no OpenGL library: apt-get install libosmesa6")
 FIXAR = {"algorithm": "ddpg", "precision": "fixar", "quantisation_delay": 200}
 
 
@@ -49,12 +54,13 @@ def state_of(path):
         ("reacher_easy", {"precision": "fp16"}),
         ("swimmer", FIXAR),
         ("hopper", {"algorithm": "ddpg", "twin_critics": True, "target_noise": 0.2, "actor_period": 2}),
+        pytest.param("cartpole_swingup_pixels", PIXELS, marks=DRAWN),
     ],
 )
 def test_stopping_and_resuming_equals_never_having_stopped(tmp_path, game, options):
     whole = config_of(game, **options)
     assert teach.run(whole, tmp_path / "whole").finished
-    half = dataclasses.replace(whole, steps=250)
+    half = dataclasses.replace(whole, steps=whole.steps * 5 // 8)
     teach.run(half, tmp_path / "half")
     result = teach.run(whole, tmp_path / "half", resume=True)
     assert result.finished
@@ -63,7 +69,7 @@ def test_stopping_and_resuming_equals_never_having_stopped(tmp_path, game, optio
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     lines = [json.loads(line) for line in (tmp_path / "half" / "teach.jsonl").read_text().splitlines()]
     whole_lines = [json.loads(line) for line in (tmp_path / "whole" / "teach.jsonl").read_text().splitlines()]
-    assert lines[-1]["step"] == 400
+    assert lines[-1]["step"] == whole.steps
     assert lines[-1]["returns"] == whole_lines[-1]["returns"]
 
 
@@ -133,9 +139,74 @@ def test_an_atari_game_has_no_numbers_as_actions():
         ControlConfig(environment=EnvironmentConfig(game="pong"))
 
 
-def test_pictures_are_refused_with_the_task_s_states_as_remedy():
-    with pytest.raises(UserError, match=r"cheetah_run_pixels is seen as pixels.*Give cheetah_run\."):
-        ControlConfig(environment=EnvironmentConfig(game="cheetah_run_pixels"))
+def test_pictures_are_sac_s_alone():
+    with pytest.raises(
+        UserError, match=r"cheetah_run_pixels is seen as pixels, ddpg does not learn.*Give --algorithm sac"
+    ):
+        ControlConfig(environment=EnvironmentConfig(game="cheetah_run_pixels"), algorithm="ddpg")
+
+
+def test_pictures_of_another_shape_are_refused():
+    field = Field("frame", (64, 64, 3), "uint8", 0, 255)
+    register(dataclasses.replace(BOXED, name="other_pictures_test", fields=(field,)))
+    with pytest.raises(
+        UserError, match=r"seen as frame, sac does not.*one uint8 field pixels \(3, 3, 84, 84\)"
+    ):
+        ControlConfig(environment=EnvironmentConfig(game="other_pictures_test"))
+
+
+@DRAWN
+def test_an_agent_from_pixels_plays_what_it_learned(tmp_path):
+    config = config_of("cartpole_swingup_pixels", **PIXELS)
+    teach.run(config, tmp_path)
+    spec, training = (
+        environment(config.environment.game),
+        teach.Trainings(config, tmp_path / teach.CHECKPOINT),
+    )
+    agent = load_policy(tmp_path / "teacher.safetensors", spec)
+    envs = spec.make(None, 3, 0)
+    observations = envs.reset(np.arange(3))
+    for _ in range(3):
+        decision = agent.act(observations)
+        mean = training.each[0].learner.act(observations["pixels"], None)
+        np.testing.assert_allclose(decision.action, mean, atol=2e-3)
+        assert decision.scores.shape == (3, 3)
+        envs.send(decision.action)
+        observations = envs.receive().observations
+    alone = agent.act({"pixels": observations["pixels"][1:2]})
+    assert np.array_equal(alone.action[0], agent.act(observations).action[1])
+    training.close()
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda net, tensors: net["encoder"].update(filters=10**9), "filters is 1000000000"),
+        (lambda net, tensors: net["encoder"].update(features=True), "features is True"),
+        (lambda net, tensors: net["encoder"].pop("tanh"), "tanh"),
+        (lambda net, tensors: net.pop("encoder"), "63504 inputs wanted"),
+        (lambda net, tensors: tensors.pop("encoder.2.bias"), "encoder.2.bias"),
+        (lambda net, tensors: tensors["actor.head.gain"].fill_(float("nan")), "actor.head.gain is .* finite"),
+    ],
+)
+def test_a_damaged_agent_from_pixels_is_refused(tmp_path, damage, message):
+    small = {"filters": 2, "features": 4, "hidden": (8,)}
+    learner = FloatLearner(control(game="pixelled_test", precision="fp16", methods={}, **small), 0, 2, 0)
+    path = tmp_path / "agent.safetensors"
+    learner.save(path, PIXELLED, Provenance.of(learner.config, 0))
+    tensors, metadata = read_tensors(path, "spikestill.control-agent", "")
+    net = json.loads(metadata["net"])
+    damage(net, tensors)
+    write_tensors(
+        path,
+        tensors,
+        "spikestill.control-agent",
+        Provenance.from_json(metadata["provenance"]),
+        net=json.dumps(net),
+    )
+    with pytest.raises(UserError, match=message):
+        read_agent(path)
 
 
 def test_the_command_picks_the_options_of_the_environment(tmp_path, capsys):

@@ -1,0 +1,267 @@
+"""The encoder of pictures: four 3 x 3 convolutions with ReLU, linear layer, layer norm, tanh (Björck 2021, appendix G).
+
+Critics and actor share the convolutions, which learn from the critics alone; each has a linear layer and a layer norm
+of its own (Kostrikov 2020, whom Björck follows; the tanh is from there too). In few bits the linear layer's weights are
+standardised (Qiao 2019) and a row of its outputs beyond 10 is scaled down to 10, so that the sum of squares in the
+layer norm does not overflow.
+
+An image goes through the convolutions by itself, so neither threads nor the rest of a batch change its features.
+
+Axis suffixes: B batch, H, W rows and columns, C channels, F filters, X features of the convolutions, Z of the encoder,
+P parameters, flat.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from spikestill.teacher.control import networks
+from spikestill.teacher.control.lanes import Both, in_turn
+from spikestill.teacher.control.operations import Layer
+
+STRIDES = (2, 1, 1, 1)
+CHANNELS = 9
+"""Three frames of three colours."""
+SIDE = 84
+LARGEST = 10.0
+"""What a row of features is scaled down to before the layer norm."""
+EPSILON = 1e-5
+"""Added to the variances, of the layer norm as PyTorch's, and of the standardised weights as Qiao's."""
+TAPS = 9
+SIDES = (84, 41, 39, 37, 35)
+"""Rows and columns of the image and of what each convolution gives: (side - 3) / stride + 1."""
+
+
+class Head(NamedTuple):
+    """Linear layer (X, Z), (Z,) and layer norm: gain (Z,), offset (Z,)."""
+
+    linear: Layer
+    gain_Z: Any
+    offset_Z: Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderRule:
+    """What an encoder does, besides its weights.
+
+    Attributes:
+        filters: F of every convolution.
+        features: Z.
+        standardised: weight standardisation of the linear layer.
+        limited: rows beyond 10 are scaled down before the layer norm.
+        tanh: of what the layer norm gives.
+    """
+
+    filters: int
+    features: int
+    standardised: bool
+    limited: bool
+    tanh: bool
+
+    @property
+    def conv_shapes(self) -> tuple[tuple[int, int], ...]:
+        """Inputs (9 C) and outputs (F) of each convolution."""
+        return ((TAPS * CHANNELS, self.filters), *((TAPS * self.filters, self.filters),) * (len(STRIDES) - 1))
+
+    @property
+    def flat(self) -> int:
+        """X, what the convolutions give."""
+        return SIDES[-1] ** 2 * self.filters
+
+    @property
+    def conv_parameters(self) -> int:
+        """P of all convolutions."""
+        return sum((inputs + 1) * outputs for inputs, outputs in self.conv_shapes)
+
+    @property
+    def head_parameters(self) -> int:
+        """P of a head."""
+        return (self.flat + 3) * self.features
+
+    def convolutions(self, flat_P: Any) -> list[Layer]:
+        """Return the convolutions as views of the front of ``flat_P``: weights (9 C, F) by row, column, channel."""
+        found, begin = [], 0
+        for inputs, outputs in self.conv_shapes:
+            middle = begin + inputs * outputs
+            found.append(
+                Layer(flat_P[begin:middle].reshape(inputs, outputs), flat_P[middle : middle + outputs])
+            )
+            begin = middle + outputs
+        return found
+
+    def head(self, flat_P: Any) -> Head:
+        """Return a head as views of the front of ``flat_P``."""
+        middle, width = self.flat * self.features, self.features
+        bias_Z, gain_Z, offset_Z = (flat_P[middle + width * k : middle + width * (k + 1)] for k in range(3))
+        return Head(Layer(flat_P[:middle].reshape(self.flat, width), bias_Z), gain_Z, offset_Z)
+
+    def initial_convolutions(self, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+        """Return convolutions' parameters: orthogonal times √2, zero biases (Kostrikov 2020)."""
+        found = []
+        for inputs, outputs in self.conv_shapes:
+            weight = 2**0.5 * networks.orthogonal(rng, inputs, outputs)
+            found += [weight.reshape(-1), np.zeros(outputs)]
+        return np.concatenate(found)
+
+    def initial_head(self, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+        """Return a head's parameters: orthogonal, zero biases and offsets, gains of 1."""
+        weight, width = networks.orthogonal(rng, self.flat, self.features), self.features
+        return np.concatenate([weight.reshape(-1), np.zeros(width), np.ones(width), np.zeros(width)])
+
+
+class Worn(NamedTuple):
+    """A head as it is used.
+
+    Attributes:
+        linear: layer, its weights standardised or not.
+        gain_Z, offset_Z: of the layer norm.
+        inverse_Z: 1 / σ of the standardised weights; None without.
+    """
+
+    linear: Layer
+    gain_Z: Any
+    offset_Z: Any
+    inverse_Z: Any
+
+
+class Seen(NamedTuple):
+    """What a head found of images, and what its gradient needs.
+
+    Attributes:
+        head: as it was used.
+        x_BX: features of the convolutions.
+        factor_B: by which rows were scaled down; None without.
+        normal_BZ, inverse_B: of the layer norm.
+        features_BZ: the result.
+    """
+
+    head: Worn
+    x_BX: Any
+    factor_B: Any
+    normal_BZ: Any
+    inverse_B: Any
+    features_BZ: Any
+
+
+def shares(both: Both, work: Any, rows: int) -> None:
+    """Do ``work(row)`` of every row, even ones beside odd ones."""
+
+    def share(part: int) -> None:
+        for row in range(part, rows, 2):
+            work(row)
+
+    both(share, 2)
+
+
+def convolve(
+    o: Any,
+    rule: EncoderRule,
+    net: Sequence[Layer],
+    images_BHWC: Any,
+    both: Both = in_turn,
+    keep: bool = False,
+) -> list[Any]:
+    """Return the activations of the convolutions, each (B, H, W, F): all of them where ``keep``, else the last.
+
+    Args:
+        o: operations.
+        rule: of the encoder.
+        net: convolutions.
+        images_BHWC: uint8.
+        both: how rows are shared out.
+        keep: for :func:`convolve_backward`.
+    """
+    rows = len(images_BHWC)
+    sides = SIDES[1:] if keep else SIDES[-1:]
+    found = [o.empty(rows, side, side, rule.filters) for side in sides]
+
+    def work(row: int) -> None:
+        x_HWC = o.pixels(images_BHWC[row])
+        for index, (layer, stride) in enumerate(zip(net, STRIDES, strict=True)):
+            y = o.linear(o.patches(x_HWC, stride), layer, True)
+            x_HWC = y.reshape(SIDES[index + 1], SIDES[index + 1], rule.filters)
+            if keep or index == len(net) - 1:
+                found[index if keep else 0][row] = x_HWC
+
+    shares(both, work, rows)
+    return found
+
+
+def convolve_backward(
+    o: Any,
+    rule: EncoderRule,
+    net: Sequence[Layer],
+    images_BHWC: Any,
+    activations: Sequence[Any],
+    g_BX: Any,
+    into_P: Any,
+    both: Both = in_turn,
+) -> None:
+    """Write the gradients of the convolutions into ``into_P``; the operations' ``finish`` rounds them.
+
+    Args:
+        o: operations.
+        rule: of the encoder.
+        net: convolutions.
+        images_BHWC, activations: of :func:`convolve` with ``keep``.
+        g_BX: gradient of the last activations, 0 where they are not active.
+        into_P: flat, of the convolutions.
+        both: how rows are shared out.
+    """
+    sums = [o.zeros(rule.conv_parameters) for _ in range(2)]
+
+    def work(row: int) -> None:
+        into = rule.convolutions(sums[row % 2])
+        g_PF = g_BX[row].reshape(-1, rule.filters)
+        for index in range(len(net) - 1, -1, -1):
+            x_HWC = activations[index - 1][row] if index else o.pixels(images_BHWC[row])
+            o.add_weight_gradient(o.patches(x_HWC, STRIDES[index]), g_PF, into[index])
+            if index:
+                g_PF = o.scattered(g_PF, net[index], x_HWC, STRIDES[index]).reshape(-1, rule.filters)
+
+    shares(both, work, len(images_BHWC))
+    np.add(sums[0], sums[1], out=into_P)
+
+
+def worn(o: Any, rule: EncoderRule, head: Head) -> Worn:
+    """Return a head as it is used until its weights change."""
+    if not rule.standardised:
+        return Worn(head.linear, head.gain_Z, head.offset_Z, None)
+    weight_XZ, inverse_Z = o.standardised(head.linear.weight_IO, EPSILON)
+    return Worn(Layer(weight_XZ, head.linear.bias_O), head.gain_Z, head.offset_Z, inverse_Z)
+
+
+def look(o: Any, rule: EncoderRule, head: Worn, x_BX: Any) -> Seen:
+    """Return what a head finds of the convolutions' features."""
+    y_BZ = o.linear(x_BX, head.linear, False)
+    factor_B = o.limited(y_BZ, LARGEST) if rule.limited else None
+    out_BZ, normal_BZ, inverse_B = o.normalised(y_BZ, head.gain_Z, head.offset_Z, EPSILON)
+    if rule.tanh:
+        out_BZ = o.tanh(out_BZ)
+    return Seen(head, x_BX, factor_B, normal_BZ, inverse_B, out_BZ)
+
+
+def look_backward(
+    o: Any, rule: EncoderRule, seen: Seen, g_BZ: Any, into: Head, to_input: bool = False
+) -> Any:
+    """Write a head's gradients and, where ``to_input``, return the convolutions' (B, X), 0 where they are not active.
+
+    The factor that scales a row down is taken as a constant: the layer norm gives the same for every factor.
+    """
+    head = seen.head
+    if rule.tanh:
+        g_BZ = o.tanh_backward(g_BZ, seen.features_BZ)
+    g_BZ = o.normalised_backward(
+        g_BZ, seen.normal_BZ, seen.inverse_B, head.gain_Z, into.gain_Z, into.offset_Z
+    )
+    if seen.factor_B is not None:
+        g_BZ = o.scaled_rows(g_BZ, seen.factor_B)
+    o.weight_gradient(seen.x_BX, g_BZ, into.linear)
+    if head.inverse_Z is not None:
+        o.standardised_backward(head.linear.weight_IO, head.inverse_Z, into.linear.weight_IO)
+    return o.backward(g_BZ, head.linear, seen.x_BX) if to_input else None

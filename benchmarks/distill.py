@@ -31,7 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.measurement import finish, stand_in
+from benchmarks.measurement import NATURE_PRODUCTS, finish, stand_in
 from spikestill.common.processor import cores, keep_freed_memory
 from spikestill.configs.distill import DistillConfig
 from spikestill.dataset.reader import BufferReader
@@ -45,7 +45,6 @@ from spikestill.teacher.checkpoint import read_teacher
 
 BATCH = 128
 PRODUCT_SIDE = 2048
-TEACHER_PRODUCTS = 20 * 20 * 256 * 32 + 9 * 9 * 512 * 64 + 7 * 7 * 576 * 64 + 3136 * 512
 
 
 def products(layers: tuple[LayerSpec, ...]) -> list[int]:
@@ -61,7 +60,7 @@ def products(layers: tuple[LayerSpec, ...]) -> list[int]:
 def floor_flops(layers: tuple[LayerSpec, ...]) -> int:
     """Return the operations of a sample's products, two for each multiply-add."""
     first, *others = products(layers)
-    return 2 * (2 * first + 3 * sum(others) + TEACHER_PRODUCTS)
+    return 2 * (2 * first + 3 * sum(others) + sum(NATURE_PRODUCTS[:-1]))
 
 
 class PlainStep(torch.autograd.Function):

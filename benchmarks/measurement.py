@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +21,8 @@ TRACKED = Path(__file__).parent / "results"
 RESULTS = TRACKED if os.environ.get("SPIKESTILL_TRACKED_RESULTS") else Path("runs") / "benchmarks"
 """Where this run writes: beside the repository's results, unless it is asked to replace those."""
 
+NATURE_PRODUCTS = (20 * 20 * 256 * 32, 9 * 9 * 512 * 64, 7 * 7 * 576 * 64, 3_136 * 512, 512 * 6)
+"""Multiply-adds of the teacher's layers, one stack of frames, six actions; hints take all but the last."""
 STAND_IN = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "NUMBA_CPU_NAME")
 
 
@@ -60,6 +63,22 @@ def finish(name: str, figures: dict[str, Any]) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
     print(text)
+
+
+def in_a_process(name: str, module: str, *arguments: str) -> dict[str, Any]:
+    """Return what a benchmark prints last, as JSON, measured in a new process.
+
+    Args:
+        name: of what is measured, for the error.
+        module: of ours, as ``python -m`` takes it.
+        arguments: its own.
+    """
+    command = [sys.executable, "-m", module, *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    if run.returncode:
+        sys.exit(f"{name} failed:\n{run.stderr}")
+    figures: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    return figures
 
 
 def median_rate(work: Callable[[], int], seconds: float, repeats: int) -> float:

@@ -31,7 +31,6 @@ from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.play import PlayConfig
 from spikestill.runtime.play import run
 
-# What lets a processor stand in for one with AVX2 only: benchmarks/distill.py has the line.
 KEYS = (
     "seconds", "decisions", "misses", "missed_at", "unseen", "latency_ms", "jitter_ms", "lost_s", "scores",
     "joules_per_decision", "histogram", "video_frames", "dropped_video_frames",

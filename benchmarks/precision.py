@@ -15,15 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import subprocess
-import sys
 import time
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.measurement import finish
+from benchmarks.measurement import finish, in_a_process
 from spikestill.common.errors import UserError
 from spikestill.common.precision.formats import FORMATS, number_format
 from spikestill.common.processor import compute_device, cores, keep_freed_memory
@@ -153,19 +151,8 @@ def main() -> None:
         except UserError as error:
             figures[name] = {"refused": error.what}
             continue
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.precision",
-            "--only",
-            name,
-            "--updates",
-            str(options.updates),
-        ]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
-        if run.returncode:
-            sys.exit(f"{name} failed:\n{run.stderr}")
-        figures[name] = json.loads(run.stdout.splitlines()[-1])
+        arguments = ("--only", name, "--updates", str(options.updates))
+        figures[name] = in_a_process(name, "benchmarks.precision", *arguments)
         print(name, figures[name], flush=True)
     finish(
         "precision", {"updates": options.updates, "batch": BATCH, "device": device.type, "formats": figures}

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measurement import finish
+from benchmarks.measurement import finish, in_a_process
 from spikestill.common.processor import keep_freed_memory
 from spikestill.configs.distill import DistillConfig
 from spikestill.dataset.reader import BufferReader
@@ -84,11 +83,7 @@ def main() -> None:
         return
     figures: dict[str, Any] = {}
     for name in FORMATS:
-        command = [sys.executable, "-m", "benchmarks.student_precision", *sys.argv[1:], "--only", name]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
-        if run.returncode:
-            sys.exit(f"{name} failed:\n{run.stderr}")
-        figures[name] = json.loads(run.stdout.splitlines()[-1])
+        figures[name] = in_a_process(name, "benchmarks.student_precision", *sys.argv[1:], "--only", name)
         print(name, figures[name], flush=True)
     finish(
         "student_precision",

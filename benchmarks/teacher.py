@@ -40,8 +40,6 @@ SECONDS = 25.0
 REPEATS = 3
 WARM_STEPS = 2_000
 PRODUCT_SIDE = 2_048
-LAYERS = (20 * 20 * 256 * 32, 9 * 9 * 512 * 64, 7 * 7 * 576 * 64, 3_136 * 512, 512 * 6)
-"""Multiply-adds of the Nature network's layers, one stack of frames, six actions."""
 SAMPLES_A_STEP = 8
 """Samples learned from for each agent step: 32 every 4 steps, 128 every 16."""
 # Importing ale_py is what registers the games.
@@ -115,8 +113,10 @@ def products() -> dict[str, Any]:
 
 def step_flop() -> int:
     """Return the operations of one agent step's products: a forward pass to act, and its share of an update."""
-    forward = sum(LAYERS)
-    backward = 2 * forward - LAYERS[0]
+    from benchmarks.measurement import NATURE_PRODUCTS
+
+    forward = sum(NATURE_PRODUCTS)
+    backward = 2 * forward - NATURE_PRODUCTS[0]
     return 2 * (forward + SAMPLES_A_STEP * (3 * forward + backward))
 
 
@@ -224,14 +224,17 @@ def main() -> None:
         works = {"stable_baselines3": stable_baselines3, "products": products}
         print(json.dumps(works[options.one]() if options.one in works else ours(options.one)))
         return
-    from benchmarks.measurement import finish, stand_in
+    from benchmarks.measurement import finish, in_a_process, stand_in
 
     runs: dict[str, list[dict[str, Any]]] = {"same": [], "stable_baselines3": [], "fast": [], "products": []}
     if options.cleanrl:
         runs["cleanrl"] = []
     for _ in range(REPEATS):
         for name, repeats in runs.items():
-            repeats.append(cleanrl(options.cleanrl) if name == "cleanrl" else in_a_process(name))
+            if name == "cleanrl":
+                repeats.append(cleanrl(options.cleanrl))
+            else:
+                repeats.append(in_a_process(name, "benchmarks.teacher", "--one", name))
     machine = runs.pop("products")
     rates = {name: statistics.median(run["steps_per_s"] for run in found) for name, found in runs.items()}
     figures: dict[str, Any] = {
@@ -254,16 +257,6 @@ def main() -> None:
     finish(
         options.name, figures | {"replay_bytes_of_a_million_frames": replay_bytes(1_000_000), "runs": runs}
     )
-
-
-def in_a_process(name: str) -> dict[str, Any]:
-    """Return the figures of ``name``, measured in a new process."""
-    command = [sys.executable, "-m", "benchmarks.teacher", "--one", name]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    if run.returncode:
-        sys.exit(f"{name} failed:\n{run.stderr}")
-    figures: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
-    return figures
 
 
 if __name__ == "__main__":

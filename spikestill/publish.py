@@ -3,11 +3,12 @@
     python -m spikestill.publish pong --teacher runs/pong/teacher.safetensors --student runs/pong/student.safetensors \\
         [--ancestors runs/pong/first ...]
     python -m spikestill.publish freeway+pong --student runs/both/student.safetensors
+    python -m spikestill.publish cartpole_swingup --teacher runs/cartpole/teacher.safetensors
 
-The teacher is stored in fp16 and scored as stored. Every file must come from our own commands: its card is
-written from its provenance and from the learning curve beside it. A student of several games is scored in each of them,
-beside the zoo's teachers, and has a folder of its own. The zoo changes when the score stands: stopped
-before, nothing has been published.
+The teacher is stored in fp16 and scored as stored; a control agent is stored as it is. Every file must come from our
+own commands: its card is written from its provenance and from the learning curve beside it. A student of several games
+is scored in each of them, beside the zoo's teachers, and has a folder of its own. The zoo changes when the score
+stands: stopped before, nothing has been published.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from spikestill.common.atari import check_game
 from spikestill.common.atomic import atomic_path, write_text
 from spikestill.common.curve import lines as curve_lines
+from spikestill.common.environment import check_environment
 from spikestill.common.errors import UserError
 from spikestill.common.provenance import Provenance, file_sha256, processor
 from spikestill.common.zoo import ROOT
@@ -44,8 +46,12 @@ def scoring_machine() -> dict[str, Any]:
     return {"processor": processor(), "cores": cores(), "python": platform.python_version()}
 
 
-def curve(path: Path, keys: tuple[str, ...]) -> tuple[list[dict[str, Any]], float]:
+def curve(
+    path: Path, keys: tuple[str, ...], only: Mapping[str, Any] | None = None
+) -> tuple[list[dict[str, Any]], float]:
     """Return at most CURVE_POINTS lines of a learning curve, ``keys`` alone, and the seconds it took.
+
+    With ``only`` the lines that have these values.
 
     Where ``seconds`` start again, as they did at every resume before 2026-11-22, the runs' lengths are added.
 
@@ -53,6 +59,8 @@ def curve(path: Path, keys: tuple[str, ...]) -> tuple[list[dict[str, Any]], floa
         UserError: it is not there, or empty.
     """
     lines = [json.loads(line) for line in curve_lines(path)] if path.is_file() else []
+    wanted = dict(only or {}).items()
+    lines = [line for line in lines if all(line.get(key) == value for key, value in wanted)]
     if not lines:
         raise UserError(
             f"{path}: the learning curve is missing or empty",
@@ -258,7 +266,11 @@ def main() -> None:
     parser.add_argument(
         "game", help="the student's games joined by +, as its file names them, where it plays several"
     )
-    parser.add_argument("--teacher", type=Path, help="teacher.safetensors with teach.jsonl beside it")
+    parser.add_argument(
+        "--teacher",
+        type=Path,
+        help="teacher.safetensors with teach.jsonl beside it; of a control agent, seed-N/teacher.safetensors too",
+    )
     parser.add_argument(
         "--ancestors", type=Path, nargs="*", default=[], help="folders of the networks that it went on from"
     )
@@ -269,10 +281,15 @@ def main() -> None:
         parser.error("nothing to publish: give --teacher, --student or both")
     folder = ROOT / options.game
     try:
+        from spikestill import publish_control
+
+        control = bool(options.teacher) and publish_control.is_control_agent(options.teacher)
         for game in options.game.split("+"):
-            check_game(game)
+            (check_environment if control else check_game)(game)
         EvaluateConfig(episodes=options.episodes)
-        if options.teacher:
+        if control:
+            publish_control.publish(options.game, options.teacher, folder, options.episodes)
+        elif options.teacher:
             publish_teacher(options.game, options.teacher, folder, options.episodes, options.ancestors)
         if options.student:
             publish_student(options.game, options.student, folder, options.episodes, options.ancestors)

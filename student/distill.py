@@ -31,7 +31,8 @@ from spikestill.student import integer_net
 from spikestill.student.branches import BRANCHES
 from spikestill.student.distillation import Distillation, Fitted, learning_rate
 from spikestill.student.game_check import check_file_game
-from spikestill.student.own_play import Judged, OwnPlay
+from spikestill.student.judging import Judged
+from spikestill.student.own_play import OwnPlay
 from spikestill.student.schedule import LEAST_STEPS, about, measured_pace, scheduled
 from spikestill.student.sources import BufferSource, Source
 from spikestill.student.stream import TeacherStream

@@ -38,6 +38,7 @@ from spikestill.student.architectures import architecture, centred
 from spikestill.student.augmentation import at_random
 from spikestill.student.branches import BRANCHES, least_missed, votes_by_branch
 from spikestill.student.hints import Hints, hinted_layers
+from spikestill.student.judging import judged
 from spikestill.student.layer_log import LayerActivity, activity
 from spikestill.student.losses import distillation_loss, legal_scores, student_outputs
 from spikestill.student.network import StudentNetwork
@@ -367,11 +368,7 @@ class Distillation:
                 self.network.absorb([statistics], momentum=1.0 / (index + 1))
 
     def validate(self) -> dict[str, float]:
-        """Return loss, agreement and regret of the integer net on held-out steps (the training's if none are).
-
-        Regret is the mean of max Q - Q(the student's action), over that of a uniformly random player: 0 is
-        as good as the teacher, 1 is random.
-        """
+        """Return loss, agreement and regret of the integer net on held-out steps (the training's if none are)."""
         stacks, q_values, _ = self.source.validation()
         q = torch.from_numpy(q_values)
         net = self.network.integer()
@@ -380,16 +377,8 @@ class Distillation:
         )
         rates = votes.cpu().float() / self.network.voters()
         loss = self._loss(rates, q)
-        best = q.max(dim=1).values
-        chosen = legal_scores(rates, q).argmax(dim=1)
-        regret = best - q.gather(1, chosen[:, None])[:, 0]
-        legal = q != -torch.inf
-        mean = q.masked_fill(~legal, 0.0).sum(dim=1) / legal.sum(dim=1)
-        return {
-            "agreement": float((chosen == q.argmax(dim=1)).float().mean()),
-            "loss": float(loss),
-            "regret": float(regret.mean() / (best - mean).mean().clamp_min(1e-12)),
-        }
+        found = judged(legal_scores(rates, q).argmax(dim=1).numpy(), q_values)
+        return {"agreement": found.agreement, "loss": float(loss), "regret": found.regret}
 
     def votes(self, stacks_BCHW: np.ndarray) -> np.ndarray:
         """Return the votes int64 (B, A) of the integer net as it stands, for stacks (B, 4, 84, 84)."""

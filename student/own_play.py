@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,33 +19,13 @@ from spikestill.common.atari import STACK
 from spikestill.common.legal import LegalActions, actions_in, own_scores
 from spikestill.common.policy import Policy
 from spikestill.configs.environment import EnvironmentConfig
+from spikestill.student.judging import Judged, judged
 from spikestill.teacher.atari.environment import make_vector_env
 
 GAMES = 8
 """Played side by side, of each game."""
 Votes = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.int64]]
 """Gives votes (B, A) of stacks (B, 4, 84, 84)."""
-
-
-class Judged(NamedTuple):
-    """A student's decisions on states of its own play.
-
-    Attributes:
-        agreement: share of them that are the teacher's.
-        regret: mean of max Q - Q(the student's action), over that of a player at random.
-    """
-
-    agreement: float
-    regret: float
-
-
-def judged(chosen_B: npt.NDArray[np.int64], q_BA: npt.NDArray[np.float32]) -> Judged:
-    """Return how good actions are by a teacher's Q-values, of the game's own actions."""
-    q = q_BA.astype(np.float64)
-    best = q.max(axis=1)
-    lost = (best - np.take_along_axis(q, chosen_B[:, None], axis=1)[:, 0]).mean()
-    at_random = (best - q.mean(axis=1)).mean()
-    return Judged(float((chosen_B == q.argmax(axis=1)).mean()), float(lost / max(at_random, 1e-12)))
 
 
 class OwnPlay:

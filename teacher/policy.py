@@ -23,7 +23,19 @@ Precision = Literal["fp32", "fp16", "bf16"]
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-class TeacherPolicy:
+class Greedy:
+    """What gives Q-values, and plays the best of them."""
+
+    def q_values(self, obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        """Return Q-values (B, A) float32 of uint8 stacks (B, 4, 84, 84), oldest frame first."""
+        raise NotImplementedError
+
+    def act(self, observations: Observations) -> Decision:
+        """Take the action of the highest Q-value; see :class:`spikestill.common.policy.Policy`."""
+        return Decision.best(self.q_values(observations["stack"]))
+
+
+class TeacherPolicy(Greedy):
     """The Q-network with fixed weights in one number format.
 
     Attributes:
@@ -52,12 +64,8 @@ class TeacherPolicy:
             )
             return q_network.q_values(self._weights, stacks).numpy()
 
-    def act(self, observations: Observations) -> Decision:
-        """Take the action of the highest Q-value; see :class:`spikestill.common.policy.Policy`."""
-        return Decision.best(self.q_values(observations["stack"]))
 
-
-class ProgramPolicy:
+class ProgramPolicy(Greedy):
     """An imported network, run by ONNX Runtime or TorchScript; attributes as of :class:`TeacherPolicy`."""
 
     precision: Precision = "fp32"
@@ -75,15 +83,11 @@ class ProgramPolicy:
         STACK.check(obs_BCHW)
         return self._network(obs_BCHW)
 
-    def act(self, observations: Observations) -> Decision:
-        """Take the action of the highest Q-value; see :class:`spikestill.common.policy.Policy`."""
-        return Decision.best(self.q_values(observations["stack"]))
-
 
 Teacher = TeacherPolicy | ProgramPolicy
 
 
-class EnsemblePolicy:
+class EnsemblePolicy(Greedy):
     """Several teachers of one game: q = (q_1 + ... + q_n) / n; attributes as of :class:`TeacherPolicy`.
 
     Args:
@@ -108,10 +112,6 @@ class EnsemblePolicy:
             self._teachers[0].q_values(obs_BCHW),
         )
         return total / np.float32(len(self._teachers))
-
-    def act(self, observations: Observations) -> Decision:
-        """Take the action of the highest mean; see :class:`spikestill.common.policy.Policy`."""
-        return Decision.best(self.q_values(observations["stack"]))
 
 
 def load_teacher(path: Path | str, precision: Precision = "fp32") -> Teacher:

@@ -13,7 +13,8 @@ from spikestill.common.legal import LegalActions
 from spikestill.common.policy import Decision
 from spikestill.common.zoo import zoo_path
 from spikestill.student import distill
-from spikestill.student.own_play import GAMES, OwnPlay, judged
+from spikestill.student.judging import judged
+from spikestill.student.own_play import GAMES, OwnPlay
 from spikestill.teacher.atari.environment import console_actions
 from spikestill.teacher.policy import load_teacher
 from tests.student.test_distill import config, folder  # noqa: F401

@@ -5,9 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spikestill import publish, publish_control, shelf
 from spikestill.cli import main
 from spikestill.common.environment import environment
 from spikestill.common.precision import fixed_reference
+from spikestill.common.provenance import file_sha256
 from spikestill.runtime.agents import agent_files, open_agent
 from spikestill.teacher.control import fixed_ddpg, fixed_file, networks, teach
 from spikestill.teacher.control.play import joined, within
@@ -108,3 +110,37 @@ def test_every_command_takes_the_agent_that_teach_left(folder, request, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["step"] == 200
     assert main(["evaluate", "hopper", "--teacher", str(taught / "teacher.safetensors")]) == 1
     assert "plays reacher_easy, not hopper" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("folder", ["taught", "fixed"])
+def test_an_agent_goes_into_the_zoo_with_its_card(folder, request, tmp_path, monkeypatch):
+    source = request.getfixturevalue(folder) / "teacher.safetensors"
+    monkeypatch.setattr(publish, "ROOT", tmp_path)
+    arguments = ["publish", "reacher_easy", "--teacher", str(source), "--episodes", "2"]
+    monkeypatch.setattr("sys.argv", arguments)
+    publish.main()
+    card = json.loads((tmp_path / "reacher_easy" / "teacher.json").read_text())
+    assert (
+        card["sha256"]
+        == file_sha256(tmp_path / "reacher_easy" / "teacher.safetensors")
+        == file_sha256(source)
+    )
+    assert (card["kind"], card["episodes"], card["training_steps"]) == ("control agent", 2, 200)
+    assert (card["algorithm"], card["precision"]) in (("sac", "fp16"), ("ddpg", "fixar"))
+    assert 0 <= card["ci95"][0] <= card["mean"] <= card["ci95"][1]
+    told = shelf.row("reacher_easy", "teacher.safetensors", tmp_path)
+    assert (told["kind"], told["score"]) == ("control agent", card["mean"])
+    monkeypatch.setattr("sys.argv", ["publish", "hopper", *arguments[2:]])
+    with pytest.raises(SystemExit, match="plays reacher_easy, not hopper"):
+        publish.main()
+    assert not (tmp_path / "hopper").exists()
+
+
+def test_the_curve_of_a_later_seed_is_its_own(tmp_path):
+    teach.run(config_of("reacher_easy", seeds=2, **OPTIONS), tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "teach.jsonl").read_text().splitlines()]
+    for seed, path in enumerate((tmp_path, tmp_path / "seed-1")):
+        found = publish_control.training(path / "teacher.safetensors", 0)
+        wanted = [line["mean_return"] for line in lines if line["seed"] == seed]
+        assert [point["mean_return"] for point in found["curve"]] == wanted
+        assert found["seed"] == seed

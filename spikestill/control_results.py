@@ -14,8 +14,10 @@ from spikestill.charts import COLOURS, interval_chart, line_chart, standalone
 from spikestill.common.atomic import write_text
 from spikestill.configs.control import ControlConfig
 from spikestill.configs.environment import EnvironmentConfig
-from spikestill.control_cells import EPSILON, SIX, Cell, Variant, cells, described, low
+from spikestill.control_cells import EPSILON, SIX, Cell, Variant, cells, described, low, setting_of
 from spikestill.control_curves import read_all
+from spikestill.control_distances import Distances
+from spikestill.control_distances import read_all as read_distances
 from spikestill.results import number, table
 
 BJORCK_TASKS = (
@@ -150,6 +152,31 @@ def ablation_figure(found: Sequence[Cell], game: str, folder: Path) -> list[str]
     return [f"![{game}: the methods](images/{path.name})", ""]
 
 
+def distances(found: Sequence[Distances], folder: Path) -> list[str]:
+    """Write the figures of trainings that two formats took apart; return the lines that show them, with a table."""
+    rows = []
+    lines = []
+    for each in found:
+        config, points = each.config, each.means()
+        first, last = points[0], points[-1]
+        told = [described(setting_of(config)), f"{config.precision}, {len(each.pairs)} pairs"]
+        rows.append([config.environment.game, *told, f"{last.step:,}",
+                     *(f"{begin:.3g} to {end:.3g}" for begin, end in zip(first[1:], last[1:], strict=True)),
+                     f"{each.seconds / 3600:.2f} h"])  # fmt: skip
+        steps = [point.step for point in points]
+        stem = f"control-distance-{Path(each.name).stem}"
+        weights = [(name, steps, [getattr(point, name) for point in points]) for name in ("actor", "critics")]
+        charts = {"weights": (weights, "mean L1 distance"), "q": ([("q", steps, [point.q for point in points])],
+                  "mean difference of Q")}  # fmt: skip
+        for kind, (series, label) in charts.items():
+            path = folder / f"{stem}-{kind}.svg"
+            write_text(path, standalone(line_chart(series, "agent steps", label, width=640)) + "\n")
+            lines += [f"![{config.environment.game}, {label}](images/{path.name})", ""]
+    heads = ["task", "widths and options", "beside fp32", "steps", "actor's weights, first to last", "critics' weights",
+             "Q", "time"]  # fmt: skip
+    return [*table(heads, rows or [[""] * len(heads)]), *lines]
+
+
 def others(found: Sequence[Cell]) -> list[str]:
     """Return a table of what belongs to no other one."""
     sac = [*ABLATIONS.values()]
@@ -203,6 +230,11 @@ def draw(documents: Path, docs: Path) -> None:
              "## Random options: Tables 6 and 7", "",
              "`spikestill sweep bjorck-table6`; the paper's are over six tasks and three seeds.", "",
              *random_settings(found),
+             "## Weights and Q-values apart: Figures 11 and 12", "",
+             "Pairs of trainings from the same seed, fp32 and few bits: mean L1 distance of the weights, and of Q on",
+             "2,000 states that the fp32 agent met, first and last time that it was measured. Kept by",
+             "`python -m spikestill.control_distances`.", "",
+             *distances(read_distances(documents.with_name("control-distances")), images),
              "## DDPG in fixed point: Figure 7 of Yang 2021", "",
              *beside(found, ("half_cheetah", "hopper", "swimmer"), FIXAR, "ddpg"),
              *figures(found, ("half_cheetah", "hopper", "swimmer"), FIXAR, "ddpg", images),

@@ -152,6 +152,18 @@ class FloatLearner:
             return f"turn on what is off ({flags}), or give --precision fp32"
         return "lower --learning_rate, or give --precision fp32"
 
+    def values(self, obs_BS: npt.NDArray[Any], action_BD: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Return the smaller critic's values (B,) of observations and actions in -1..1."""
+        o, state, settings = self.o, self.state, self.settings
+        with np.errstate(all="ignore"):
+            seen = (
+                o.array(obs_BS) if settings.encoder is None else critic_features(o, state, settings, obs_BS)
+            )
+            x_BI = o.joined(seen, o.array(action_BD))
+            nets = [networks.layers(each, settings.critic_sizes) for each in state.critics.p_NP]
+            found = [networks.forward(o, net, x_BI)[-1][:, 0] for net in nets]
+        return np.min(np.asarray(found, np.float32), axis=0)
+
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """See :class:`Learner`."""
         return self.state.arrays(self.o)
@@ -235,11 +247,22 @@ def mean_or_sample(
 
 def actor_features(o: Any, state: AgentState, settings: Settings, frames_N: Any) -> Any:
     """Return what the actor sees of stacks uint8 (N, frame, colour, row, column), (N, Z)."""
+    return _features(o, state, settings, frames_N, state.actor.p_NP[0])
+
+
+def critic_features(o: Any, state: AgentState, settings: Settings, frames_N: Any) -> Any:
+    """Return what the critics see of stacks, (N, Z)."""
+    assert settings.encoder is not None
+    assert state.encoder is not None
+    return _features(o, state, settings, frames_N, state.encoder.p_NP[0][settings.encoder.conv_parameters :])
+
+
+def _features(o: Any, state: AgentState, settings: Settings, frames_N: Any, head_P: Any) -> Any:
     rule, trained = settings.encoder, state.encoder
     assert rule is not None
     assert trained is not None
     x_N = convolve(o, rule, rule.convolutions(trained.p_NP[0]), sac_pixels.images(frames_N))[-1]
-    return look(o, rule, worn(o, rule, rule.head(state.actor.p_NP[0])), sac_pixels.flattened(x_N)).features_BZ
+    return look(o, rule, worn(o, rule, rule.head(head_P)), sac_pixels.flattened(x_N)).features_BZ
 
 
 def first_overflow(state: AgentState, settings: Settings, batch: Batch, noise: Any) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import xml.etree.ElementTree as ET
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
-from spikestill import control_curves, control_results
+from spikestill import control_curves, control_distances, control_results
 from spikestill.common.artefacts import DIVERGED
 from spikestill.common.errors import UserError
 from spikestill.configs.control import ControlConfig, MethodsConfig
@@ -200,3 +201,70 @@ def test_the_interval_covers_seeds_and_games():
     assert above - below == pytest.approx(2 * 1.96 * one.std() / 10, rel=0.1)
     # Of three seeds each draw is any one with the same chance: of 27 draws one has the first seed alone.
     assert seeds_and_games([[0.0] * 5, [10.0] * 3, [20.0]]) == [0.0, 20.0]
+
+
+@pytest.fixture(scope="module")
+def apart():
+    """Two pairs of SAC on a pole, fp32 and fp16."""
+    small = {"algorithm": "sac", "precision": "fp16", "evaluation_period": 60, "steps": 240}
+    return control_distances.measure(config_of("cartpole_swingup", **small), 2, lambda *_: None)
+
+
+@simulated
+def test_a_pair_begins_alike_and_comes_apart(apart):
+    assert sorted(apart.pairs) == [0, 1]
+    for points in apart.pairs.values():
+        assert [point.step for point in points] == [60, 120, 180, 240]
+        # Before the first update: what rounding to fp16 changes.
+        first, *_, last = points
+        assert 0 < first.actor < 1e-4
+        assert 0 < first.critics < 1e-4
+        assert last.actor > 3 * first.actor
+        assert last.critics > 3 * first.critics
+        assert last.q > first.q > 0
+
+
+@simulated
+def test_distances_are_kept_read_back_and_drawn(apart, tmp_path):
+    path = control_distances.write(tmp_path / "results" / "control-distances", apart)
+    assert control_distances.read(path) == dataclasses.replace(apart, seconds=round(apart.seconds, 1))
+    draw(tmp_path / "results" / "control", tmp_path)
+    page = (tmp_path / "control-results.md").read_text()
+    assert "8-8, batch 8" in page
+    assert "fp16, 2 pairs" in page
+    drawn = sorted(each.name for each in (tmp_path / "images").glob("control-distance-*.svg"))
+    assert len(drawn) == 2
+    for name in drawn:
+        ET.parse(tmp_path / "images" / name)
+        assert name in page
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ({"version": 9}, "version"),
+        ({"pairs": {}}, "0 different"),
+        ({"pairs": {"0": [[60, 1, 2, -3]]}}, "below 0"),
+        ({"pairs": {"0": [[60, 1, 2]]}}, "Point"),
+        ({"options": {"no_such": 1}}, "no_such"),
+    ],
+)
+def test_damaged_distances_are_refused(damage, message, tmp_path):
+    path = tmp_path / "d.json"
+    points = {"0": (control_distances.Point(60, 0.1, 0.2, 0.3),)}
+    whole = control_distances.Distances(config_of(precision="fp16"), points, 1.0, "c", "m", "d")
+    document = json.loads(control_distances.write(tmp_path, whole).read_text())
+    path.write_text(json.dumps(document | damage))
+    with pytest.raises(UserError, match=message):
+        control_distances.read(path)
+
+
+def test_a_pair_of_the_same_format_is_refused(monkeypatch):
+    for options, message in (
+        (["--precision", "fp32"], "precision is fp32, a floating-point format to compare with fp32"),
+        (["--precison", "fp16"], "unknown option --precison. Did you mean --precision"),
+        (["--pairs", "0"], "options come as"),
+    ):
+        monkeypatch.setattr("sys.argv", ["control_distances", "swimmer", *options])
+        with pytest.raises(SystemExit, match=message):
+            control_distances.main()

@@ -70,12 +70,12 @@ def setting_of(config: ControlConfig) -> Setting:
         value = getattr(config, field.name)
         if value != getattr(usual, field.name):
             found.append((field.name, value))
-    if config.precision not in FIXED and number_format(config.precision).low:
-        ignored = {"loss_scale", "loss_scale_period"} if config.methods.loss_scaling == "amp" else set()
-        for field in dataclasses.fields(config.methods):
-            value = getattr(config.methods, field.name)
-            if field.name not in ignored and field.name not in SIX and value != field.default:
-                found.append((f"methods.{field.name}", value))
+    # Of fp32 too, where nothing reads them: it stands in the row of the few bits that it is compared with.
+    ignored = {"loss_scale", "loss_scale_period"} if config.methods.loss_scaling == "amp" else set()
+    for field in dataclasses.fields(config.methods):
+        value = getattr(config.methods, field.name)
+        if field.name not in ignored and field.name not in SIX and value != field.default:
+            found.append((f"methods.{field.name}", value))
     return tuple(found)
 
 

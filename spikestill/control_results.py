@@ -23,6 +23,7 @@ from spikestill.results import number, table
 BJORCK_TASKS = (
     "cartpole_swingup", "reacher_easy", "cheetah_run", "finger_spin", "ball_in_cup_catch", "walker_walk",
 )  # fmt: skip
+PIXEL_TASKS = tuple(f"{task}_pixels" for task in BJORCK_TASKS)
 MAIN = {"fp32": Variant("fp32"), "fp16, all six": low(*SIX), "fp16, none of the six": low()}
 ABLATIONS = (
     MAIN
@@ -183,7 +184,7 @@ def others(found: Sequence[Cell]) -> list[str]:
     rows = [
         [cell.game, cell.algorithm, _told(cell.variant), described(cell.setting), cell.text()]
         for cell in found
-        if not (cell.algorithm == "sac" and cell.game in BJORCK_TASKS and cell.variant in sac)
+        if not (cell.algorithm == "sac" and cell.game in (*BJORCK_TASKS, *PIXEL_TASKS) and cell.variant in sac)
         and not (cell.algorithm == "ddpg" and cell.variant in FIXAR.values())
     ]
     return (
@@ -223,6 +224,9 @@ def draw(documents: Path, docs: Path) -> None:
              "diverges. What was not run stays empty.", "",
              "## SAC in fp16: Figures 3 and 9 of Björck 2021", "",
              *beside(found, BJORCK_TASKS, MAIN, "sac"), *figures(found, BJORCK_TASKS, MAIN, "sac", images),
+             "## From pixels: Figure 10", "",
+             "`spikestill sweep bjorck-figure10`; fp16 has the encoder's two methods besides, fp32 has not.", "",
+             *beside(found, PIXEL_TASKS, MAIN, "sac"), *figures(found, PIXEL_TASKS, MAIN, "sac", images),
              "## The methods: Figures 7, 8 and 9", "",
              "One added after the other, each taken out, and two baselines: amp scales the loss, eps has ten times",
              "Adam's ε. `spikestill sweep bjorck-figure7`.", "",

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from spikestill.common.environment import Box, environment
+from spikestill.common.environment import Box, EnvironmentSpec, Field, environment
 from spikestill.common.errors import UserError
-from spikestill.common.precision.names import FIXED, check_emulated
+from spikestill.common.precision.names import FIXED, check_emulated, vanishes
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.options import Options, Range, Share
 
 PIXELS = (3, 3, 84, 84)
 """What an encoder sees: frame, colour, row, column."""
+SMALLEST = 1e-5
+"""What the encoder adds to variances."""
 SWITCHED = ("hadam", "softplus_fix", "normal_fix", "kahan_momentum", "kahan_gradients")
 """Five of the six methods, each on or off; loss scaling is the sixth."""
 ENCODERS = ("weight_standardisation", "feature_limit")
 """What the encoder of pixels needs besides."""
+
+
+def sees_pixels(fields: Sequence[Field]) -> bool:
+    """Return whether what an environment shows is one field of three RGB frames, as an encoder takes it."""
+    return len(fields) == 1 and fields[0].shape == PIXELS and fields[0].dtype == "uint8"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,7 +109,7 @@ class ControlConfig(Options):
     batch_size: Annotated[int, Range(1, 65536)] = 256
     """Transitions per update."""
     replay_capacity: Annotated[int, Range(100, 1e8)] = 1_000_000
-    """Transitions that the replay holds."""
+    """Transitions that the replay holds; from pixels frames, 21 KB each, and at least 8 a stream."""
     seed_steps: Annotated[int, Range(1, 1e8)] = 5_000
     """Agent steps with uniformly random actions before the first update."""
     update_period: Annotated[int, Range(1, 1024)] = 1
@@ -158,24 +166,17 @@ class ControlConfig(Options):
     def _check(self) -> None:
         if self.target_period == 0:
             object.__setattr__(self, "target_period", 2 if self.algorithm == "sac" else 1)
-        if self.precision in FIXED:
-            self._check_fixed()
-        else:
-            check_emulated(self.precision)
         spec = environment(self.environment.game)
         if not isinstance(spec.actions, Box):
             raise UserError(
                 f"{self.environment.game} has named actions, {self.algorithm} learns tasks whose actions are numbers",
                 "give a MuJoCo task such as cheetah_run, or omit --algorithm",
             )
-        pictures = [field.name for field in spec.fields if len(field.shape) > 1]
-        if pictures and (not self.from_pixels or self.algorithm != "sac"):
-            raise UserError(
-                f"{spec.name} is seen as {', '.join(pictures)}, {self.algorithm} does not learn from that",
-                "give --algorithm sac"
-                if self.from_pixels
-                else f"give a task seen as numbers, or as one uint8 field pixels {PIXELS}",
-            )
+        self._check_pictures(spec)
+        if self.precision in FIXED:
+            self._check_fixed()
+        else:
+            check_emulated(self.precision)
         if not self.hidden or not all(1 <= width <= 16384 for width in self.hidden):
             raise UserError(
                 f"hidden is {self.hidden}, each of its widths must be 1..16384", "give --hidden 256,256"
@@ -196,11 +197,32 @@ class ControlConfig(Options):
                 "raise --replay_capacity",
             )
 
+    def _check_pictures(self, spec: EnvironmentSpec) -> None:
+        pictures = [field.name for field in spec.fields if len(field.shape) > 1 and field.dtype == "uint8"]
+        if pictures and not self.from_pixels:
+            raise UserError(
+                f"{spec.name} is seen as {', '.join(pictures)}, {self.algorithm} does not learn from that",
+                f"give a task seen as numbers, or as one uint8 field {PIXELS}",
+            )
+        if not pictures:
+            return
+        if self.algorithm != "sac" or self.precision in FIXED:
+            raise UserError(
+                f"{spec.name} is seen as {', '.join(pictures)}, from which sac learns, in floating point; here are "
+                f"{self.algorithm} and {self.precision}",
+                "give --algorithm sac --precision fp16",
+            )
+        check_emulated(self.precision)
+        if vanishes(SMALLEST, self.precision):
+            raise UserError(
+                f"{self.precision} rounds {SMALLEST:g} to 0, which the encoder's layer norm adds to the variance",
+                "give --precision fp16, bf16 or another format that holds it",
+            )
+
     @property
     def from_pixels(self) -> bool:
         """Pictures are what the agent sees: one field of three RGB frames, uint8 (3, 3, 84, 84)."""
-        fields = environment(self.environment.game).fields
-        return len(fields) == 1 and fields[0].shape == PIXELS and fields[0].dtype == "uint8"
+        return sees_pixels(environment(self.environment.game).fields)
 
     def _check_fixed(self) -> None:
         wrong = {

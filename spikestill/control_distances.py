@@ -107,6 +107,12 @@ def measure(config: ControlConfig, pairs: int, told: Callable[[int, Point], None
             f"precision is {config.precision}, a floating-point format to compare with fp32 wanted",
             "give --precision fp16",
         )
+    if config.steps < config.evaluation_period:
+        raise UserError(
+            f"steps is {config.steps:,}, less than the evaluation_period of {config.evaluation_period:,}: nothing "
+            "would be measured",
+            "lower --evaluation_period",
+        )
     keep_freed_memory()
     began, found = time.monotonic(), {}
     with one_thread():
@@ -126,6 +132,12 @@ def _pair(config: ControlConfig, seed: int, told: Callable[[int, Point], None]) 
             for step in range(config.evaluation_period, config.steps + 1, config.evaluation_period):
                 list(pool.map(lambda training, until=step: training.advance(until), both))
                 points.append(_apart(both, step))
+                if not all(map(math.isfinite, points[-1])):
+                    raise UserError(
+                        f"seed {seed}, step {step:,}: the trainings are {points[-1]} apart, finite numbers wanted: "
+                        f"{config.precision} does not hold this training",
+                        "turn on the methods that are off, or give fewer --steps",
+                    )
                 told(seed, points[-1])
     finally:
         for training in both:
@@ -168,8 +180,10 @@ def read(path: Path) -> Distances:
             for seed, points in found["pairs"].items()
         }
         steps = {tuple(point.step for point in points) for points in pairs.values()}
-        if len(steps) != 1 or not next(iter(steps)):
+        if len(steps) != 1:
             raise ValueError(f"pairs measured at {len(steps)} different choices of steps, one wanted")
+        if () in steps:
+            raise ValueError("pairs that were never measured")
         values = [value for points in pairs.values() for point in points for value in point[1:]]
         if not all(0.0 <= value < math.inf for value in values):
             raise ValueError("a distance is below 0 or not finite")
@@ -197,7 +211,9 @@ def main() -> None:
     given, rest = parser.parse_known_args()
     flags = dict(zip((each.removeprefix("--") for each in rest[::2]), rest[1::2], strict=False))
     try:
-        if len(rest) % 2 or not all(each.startswith("--") for each in rest[::2]) or given.pairs < 1:
+        if given.pairs < 1:
+            raise UserError(f"--pairs is {given.pairs}, 1 or more wanted", "give --pairs 3")
+        if len(rest) % 2 or not all(each.startswith("--") for each in rest[::2]):
             raise UserError(
                 f"{' '.join(rest)}: options come as --name value", "see `spikestill teach --help`"
             )

@@ -184,7 +184,9 @@ def others(found: Sequence[Cell]) -> list[str]:
     rows = [
         [cell.game, cell.algorithm, _told(cell.variant), described(cell.setting), cell.text()]
         for cell in found
-        if not (cell.algorithm == "sac" and cell.game in (*BJORCK_TASKS, *PIXEL_TASKS) and cell.variant in sac)
+        if not (
+            cell.algorithm == "sac" and cell.game in (*BJORCK_TASKS, *PIXEL_TASKS) and cell.variant in sac
+        )
         and not (cell.algorithm == "ddpg" and cell.variant in FIXAR.values())
     ]
     return (

@@ -165,9 +165,9 @@ def _control_agent(path: Path) -> Contents:
 
     file = read_agent(path)
     networks = {"actor": file.actor, **{f"critic {index}": each for index, each in enumerate(file.critics)}}
-    if file.eyes is not None:
-        heads = {"actor's": file.eyes.actor, "critics'": file.eyes.critic}
-        networks |= {"encoder": file.eyes.convolutions}
+    if file.encoder is not None:
+        heads = {"actor's": file.encoder.actor, "critics'": file.encoder.critic}
+        networks |= {"encoder": file.encoder.convolutions}
         networks |= {f"encoder, {whose} linear": [(each[0], each[1])] for whose, each in heads.items()}
         networks |= {f"encoder, {whose} layer norm": [(each[2], each[3])] for whose, each in heads.items()}
     rows = [

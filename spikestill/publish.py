@@ -287,6 +287,8 @@ def main() -> None:
         for game in options.game.split("+"):
             (check_environment if control else check_game)(game)
         EvaluateConfig(episodes=options.episodes)
+        if control and options.ancestors:
+            raise UserError("--ancestors is given, a control agent goes on from none", "omit --ancestors")
         if control:
             publish_control.publish(options.game, options.teacher, folder, options.episodes)
         elif options.teacher:

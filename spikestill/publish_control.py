@@ -51,7 +51,7 @@ def training(path: Path, first_seed: int) -> dict[str, Any]:
     """
     folder, seed = path.parent, first_seed
     found = re.fullmatch(r"seed-(\d+)", folder.name)
-    if found:
+    if found and not (folder / "teach.jsonl").is_file():
         folder, seed = folder.parent, int(found[1])
     points, seconds = curve(folder / "teach.jsonl", ("step", "mean_return"), {"seed": seed})
     return {

@@ -39,3 +39,12 @@ def emulated_bits(name: str) -> tuple[int, int]:
             "give e2m1 to e8m10, or fp32",
         )
     return exponent, mantissa
+
+
+def vanishes(value: float, name: str) -> bool:
+    """Return whether a positive number is 0 when it is rounded to the format: at most half its smallest number."""
+    if name in ("fp64", "fp32"):
+        return False
+    exponent, mantissa = emulated_bits(name)
+    bias = 2 ** (exponent - 1) - 1
+    return value <= 0.5 * 2.0 ** (1 - bias - mantissa)

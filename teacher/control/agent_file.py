@@ -24,6 +24,7 @@ from spikestill.common.errors import UserError, restoring
 from spikestill.common.precision.names import check_emulated
 from spikestill.common.provenance import Provenance
 from spikestill.common.tensors import read_tensors, write_tensors
+from spikestill.configs.control import sees_pixels
 from spikestill.teacher.control.encoder import EncoderRule
 
 SCHEMA = "spikestill.control-agent"
@@ -34,7 +35,7 @@ Array = npt.NDArray[np.float32]
 
 
 @dataclasses.dataclass(frozen=True)
-class Eyes:
+class PixelEncoder:
     """What an agent that sees pixels has besides.
 
     Attributes:
@@ -64,7 +65,7 @@ class AgentFile:
         actor: (weight (I, O), bias (O,)) of each layer.
         critics: the same of each critic, which gets (s, a).
         provenance: what made it.
-        eyes: where it sees pixels; s is then what its head gives.
+        encoder: where it sees pixels; s is then what its head gives.
     """
 
     environment: str
@@ -78,12 +79,15 @@ class AgentFile:
     actor: list[tuple[Array, Array]]
     critics: list[list[tuple[Array, Array]]]
     provenance: Provenance
-    eyes: Eyes | None = None
+    encoder: PixelEncoder | None = None
 
     def check(self, path: Path, environment: EnvironmentSpec) -> None:
         """Raise UserError unless the agent plays ``environment``."""
         fields = tuple((field.name, int(np.prod(field.shape))) for field in environment.fields)
         actions = environment.actions
+        if (self.encoder is not None) != sees_pixels(environment.fields):
+            has = "an encoder of pixels" if self.encoder is not None else "no encoder of pixels"
+            raise UserError(f"{path}: has {has}, {environment.name} is seen otherwise", REMEDY)
         if self.environment != environment.name or self.fields != fields:
             raise UserError(
                 f"{path}: plays {self.environment}, not {environment.name}",
@@ -145,8 +149,8 @@ def read_agent(path: Path) -> AgentFile:
         low, high = (tuple(float(value) for value in net[name]) for name in ("low", "high"))
         if net["algorithm"] not in ALGORITHMS or len(low) != len(high) or not low:
             raise ValueError(f"algorithm {net['algorithm']!r} with {len(low)} and {len(high)} bounds")
-        eyes = _eyes(tensors, net["encoder"]) if "encoder" in net else None
-        observation = sum(size for _, size in fields) if eyes is None else eyes.rule.features
+        encoder = _encoder(tensors, net["encoder"]) if "encoder" in net else None
+        observation = sum(size for _, size in fields) if encoder is None else encoder.rule.features
         heads = 2 if net["algorithm"] == "sac" else 1
         actor = _layers(tensors, "actor", observation, heads * len(low))
         count = len({name.split(".")[1] for name in tensors if name.startswith("critic.")} - {"head"})
@@ -159,11 +163,11 @@ def read_agent(path: Path) -> AgentFile:
         provenance = Provenance.from_json(metadata["provenance"])
         return AgentFile(
             str(net["environment"]), fields, low, high, net["algorithm"], str(net["precision"]), bounds, added, actor,
-            critics, provenance, eyes,
+            critics, provenance, encoder,
         )  # fmt: skip
 
 
-def _eyes(tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any]) -> Eyes:
+def _encoder(tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any]) -> PixelEncoder:
     """Return what sees pixels, checked.
 
     Raises:
@@ -188,7 +192,7 @@ def _eyes(tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any]) -> Eye
         [_array(tensors, f"{name}.{part}", shape) for part, shape in zip(HEAD_PARTS, shapes, strict=True)]
         for name in ("actor.head", "critic.head")
     )
-    return Eyes(rule, convolutions, actor, critic)
+    return PixelEncoder(rule, convolutions, actor, critic)
 
 
 def _array(tensors: Mapping[str, torch.Tensor], name: str, shape: tuple[int, ...]) -> Array:

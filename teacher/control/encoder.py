@@ -14,27 +14,29 @@ P parameters, flat.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.configs.control import PIXELS, SMALLEST
 from spikestill.teacher.control import networks
+from spikestill.teacher.control.encoder_kernels import KERNEL
 from spikestill.teacher.control.lanes import Both, in_turn
 from spikestill.teacher.control.operations import Layer
 
 STRIDES = (2, 1, 1, 1)
-CHANNELS = 9
-"""Three frames of three colours."""
-SIDE = 84
+CHANNELS, SIDE = PIXELS[0] * PIXELS[1], PIXELS[2]
+"""Three frames of three colours; rows and columns."""
 LARGEST = 10.0
 """What a row of features is scaled down to before the layer norm."""
-EPSILON = 1e-5
+EPSILON = SMALLEST
 """Added to the variances, of the layer norm as PyTorch's, and of the standardised weights as Qiao's."""
-TAPS = 9
-SIDES = (84, 41, 39, 37, 35)
-"""Rows and columns of the image and of what each convolution gives: (side - 3) / stride + 1."""
+TAPS = KERNEL**2
+SIDES = tuple(itertools.accumulate(STRIDES, lambda side, stride: (side - KERNEL) // stride + 1, initial=SIDE))
+"""Rows and columns of the image and of what each convolution gives."""
 
 
 class Head(NamedTuple):
@@ -114,7 +116,7 @@ class EncoderRule:
         return np.concatenate([weight.reshape(-1), np.zeros(width), np.ones(width), np.zeros(width)])
 
 
-class Worn(NamedTuple):
+class EffectiveHead(NamedTuple):
     """A head as it is used.
 
     Attributes:
@@ -129,7 +131,7 @@ class Worn(NamedTuple):
     inverse_Z: Any
 
 
-class Seen(NamedTuple):
+class Projection(NamedTuple):
     """What a head found of images, and what its gradient needs.
 
     Attributes:
@@ -140,7 +142,7 @@ class Seen(NamedTuple):
         features_BZ: the result.
     """
 
-    head: Worn
+    head: EffectiveHead
     x_BX: Any
     factor_B: Any
     normal_BZ: Any
@@ -225,43 +227,43 @@ def convolve_backward(
                 g_PF = o.scattered(g_PF, net[index], x_HWC, STRIDES[index]).reshape(-1, rule.filters)
 
     shares(both, work, len(images_BHWC))
-    np.add(sums[0], sums[1], out=into_P)
+    o.add(sums[0], sums[1], into_P)
 
 
-def worn(o: Any, rule: EncoderRule, head: Head) -> Worn:
+def effective(o: Any, rule: EncoderRule, head: Head) -> EffectiveHead:
     """Return a head as it is used until its weights change."""
     if not rule.standardised:
-        return Worn(head.linear, head.gain_Z, head.offset_Z, None)
+        return EffectiveHead(head.linear, head.gain_Z, head.offset_Z, None)
     weight_XZ, inverse_Z = o.standardised(head.linear.weight_IO, EPSILON)
-    return Worn(Layer(weight_XZ, head.linear.bias_O), head.gain_Z, head.offset_Z, inverse_Z)
+    return EffectiveHead(Layer(weight_XZ, head.linear.bias_O), head.gain_Z, head.offset_Z, inverse_Z)
 
 
-def look(o: Any, rule: EncoderRule, head: Worn, x_BX: Any) -> Seen:
+def project(o: Any, rule: EncoderRule, head: EffectiveHead, x_BX: Any) -> Projection:
     """Return what a head finds of the convolutions' features."""
     y_BZ = o.linear(x_BX, head.linear, False)
     factor_B = o.limited(y_BZ, LARGEST) if rule.limited else None
     out_BZ, normal_BZ, inverse_B = o.normalised(y_BZ, head.gain_Z, head.offset_Z, EPSILON)
     if rule.tanh:
         out_BZ = o.tanh(out_BZ)
-    return Seen(head, x_BX, factor_B, normal_BZ, inverse_B, out_BZ)
+    return Projection(head, x_BX, factor_B, normal_BZ, inverse_B, out_BZ)
 
 
-def look_backward(
-    o: Any, rule: EncoderRule, seen: Seen, g_BZ: Any, into: Head, to_input: bool = False
+def project_backward(
+    o: Any, rule: EncoderRule, found: Projection, g_BZ: Any, into: Head, to_input: bool = False
 ) -> Any:
     """Write a head's gradients and, where ``to_input``, return the convolutions' (B, X), 0 where they are not active.
 
     The factor that scales a row down is taken as a constant: the layer norm gives the same for every factor.
     """
-    head = seen.head
+    head = found.head
     if rule.tanh:
-        g_BZ = o.tanh_backward(g_BZ, seen.features_BZ)
+        g_BZ = o.tanh_backward(g_BZ, found.features_BZ)
     g_BZ = o.normalised_backward(
-        g_BZ, seen.normal_BZ, seen.inverse_B, head.gain_Z, into.gain_Z, into.offset_Z
+        g_BZ, found.normal_BZ, found.inverse_B, head.gain_Z, into.gain_Z, into.offset_Z
     )
-    if seen.factor_B is not None:
-        g_BZ = o.scaled_rows(g_BZ, seen.factor_B)
-    o.weight_gradient(seen.x_BX, g_BZ, into.linear)
+    if found.factor_B is not None:
+        g_BZ = o.scaled_rows(g_BZ, found.factor_B)
+    o.weight_gradient(found.x_BX, g_BZ, into.linear)
     if head.inverse_Z is not None:
         o.standardised_backward(head.linear.weight_IO, head.inverse_Z, into.linear.weight_IO)
-    return o.backward(g_BZ, head.linear, seen.x_BX) if to_input else None
+    return o.backward(g_BZ, head.linear, found.x_BX) if to_input else None

@@ -16,11 +16,12 @@ import numpy.typing as npt
 from spikestill.common.environment import Box, Field, Observations, Step
 from spikestill.common.errors import UserError
 from spikestill.common.stacking import push
+from spikestill.configs.control import PIXELS as SHAPE
 from spikestill.teacher.control.simulator import Simulator
 
 STATES = "float32"
 """Observations are computed in float64 and given in this type."""
-PIXELS = Field("pixels", (3, 3, 84, 84), "uint8", 0, 255, stacked=True)
+PIXELS = Field("pixels", SHAPE, "uint8", 0, 255, stacked=True)
 """Three RGB frames, oldest first: (frame, colour, row, column)."""
 
 

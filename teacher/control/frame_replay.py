@@ -21,6 +21,8 @@ from spikestill.teacher.control.actor_critic import Batch
 
 FRAMES = PIXELS[0]
 RINGS = ("frame", "age", "action", "reward", "going_on", "kept")
+LEAST_KEPT = 0.25
+"""Share of the slots that may be drawn; an episode has at least one step, and one that is ignored."""
 FIRST, SHORTEST = 4, 8
 """Slots that one stack and the next reach over, and the fewest that a ring has."""
 
@@ -100,9 +102,11 @@ class FrameReplay:
         return max(0, self.written + FIRST - self.length)
 
     def _check_drawable(self) -> None:
+        """Raise ValueError where so few may be drawn that to draw would take long: no environment ends so often."""
         slots = np.arange(self._first(), self.written) % self.length
-        if not self._rings["kept"][slots].any():
-            raise ValueError("the replay has no transition that may be drawn")
+        share = float(self._rings["kept"][slots].mean())
+        if share < LEAST_KEPT:
+            raise ValueError(f"{share:.0%} of the replay's transitions may be drawn, {LEAST_KEPT:.0%} wanted")
 
     def _stacks(self, time_B: npt.NDArray[np.int64], env_B: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
         """Return the stacks whose newest frame is there; before an episode's start frames are zero."""

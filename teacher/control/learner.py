@@ -6,6 +6,7 @@ Axis suffixes: N environments, B batch, S observation, D action numbers.
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,7 +29,7 @@ from spikestill.teacher.control.actor_critic import (
     new_state,
 )
 from spikestill.teacher.control.agent_file import HEAD_PARTS, save_agent
-from spikestill.teacher.control.encoder import convolve, look, worn
+from spikestill.teacher.control.encoder import convolve, effective, project
 from spikestill.teacher.control.lanes import Both, in_turn
 from spikestill.teacher.control.operations import STEP, HostOperations
 
@@ -132,7 +133,9 @@ class FloatLearner:
         if not stuck and not broken:
             return
         # Where steps are left out the state is still the one that overflows; else a finite gradient broke in the step.
-        operation = first_overflow(before, self.settings, batch, noise) if stuck or self._fragile else STEP
+        # Such an update is counted all the same, and which parts of it are done depends on its number.
+        done = before if self._fragile else dataclasses.replace(before, updates=before.updates - 1)
+        operation = first_overflow(done, self.settings, batch, noise) if stuck or self._fragile else STEP
         happened = (
             f"the {stuck[0]} overflow in every update" if stuck else f"weights of {broken[0]} are not finite"
         )
@@ -262,7 +265,7 @@ def _features(o: Any, state: AgentState, settings: Settings, frames_N: Any, head
     assert rule is not None
     assert trained is not None
     x_N = convolve(o, rule, rule.convolutions(trained.p_NP[0]), sac_pixels.images(frames_N))[-1]
-    return look(o, rule, worn(o, rule, rule.head(head_P)), sac_pixels.flattened(x_N)).features_BZ
+    return project(o, rule, effective(o, rule, rule.head(head_P)), sac_pixels.flattened(x_N)).features_BZ
 
 
 def first_overflow(state: AgentState, settings: Settings, batch: Batch, noise: Any) -> str:

@@ -162,8 +162,9 @@ class HostOperations:
 
     def patches(self, x_HWC: Array, stride: int) -> Array:
         """Return the 3 x 3 patches of an image, (P, 9 C)."""
-        rows, columns = ((side - 3) // stride + 1 for side in x_HWC.shape[:2])
-        found = np.empty((rows * columns, 9 * x_HWC.shape[2]), self.real)
+        kernel = encoder_kernels.KERNEL
+        rows, columns = ((side - kernel) // stride + 1 for side in x_HWC.shape[:2])
+        found = np.empty((rows * columns, kernel**2 * x_HWC.shape[2]), self.real)
         encoder_kernels.gather(np.ascontiguousarray(x_HWC), stride, found)
         return found
 
@@ -180,6 +181,10 @@ class HostOperations:
         """Add xᵀ g and the sum of g to ``into``, which :meth:`finish` rounds when all is added."""
         np.add(into.weight_IO, np.matmul(x_BI.T, g_BO), out=into.weight_IO)
         np.add(into.bias_O, np.add.reduce(g_BO, axis=0), out=into.bias_O)
+
+    def add(self, first_P: Array, second_P: Array, into_P: Array) -> None:
+        """Write the sum of two parts of gradients, which :meth:`finish` rounds."""
+        np.add(first_P, second_P, out=into_P)
 
     def standardised(self, weight_IO: Array, epsilon: float) -> tuple[Array, Array]:
         """Return (W - mean) / σ over each output's inputs (I, O), and 1 / σ (O,), σ² = variance + ``epsilon``."""

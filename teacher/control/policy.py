@@ -19,7 +19,7 @@ from spikestill.common.precision.rounding import number_format
 from spikestill.common.tensor_file import check_header
 from spikestill.teacher.control import fixed_file, networks
 from spikestill.teacher.control.agent_file import AgentFile, read_agent
-from spikestill.teacher.control.encoder import Head, Worn, convolve, look, worn
+from spikestill.teacher.control.encoder import EffectiveHead, Head, convolve, effective, project
 from spikestill.teacher.control.fixed_learner import load_fixed_policy
 from spikestill.teacher.control.operations import HostOperations, Layer
 from spikestill.teacher.control.play import joined, within
@@ -45,12 +45,14 @@ class ControlPolicy:
         self._o = HostOperations(number_format(file.precision))
         self._actor = self._layers(file.actor)
         self._critics = [self._layers(each) for each in file.critics]
-        eyes = file.eyes
-        self._convolutions = [] if eyes is None else self._layers(eyes.convolutions)
-        self._heads: dict[str, Worn] = {}
-        if eyes is not None:
-            parts = {"actor": eyes.actor, "critic": eyes.critic}
-            self._heads = {name: worn(self._o, eyes.rule, self._head(each)) for name, each in parts.items()}
+        encoder = file.encoder
+        self._convolutions = [] if encoder is None else self._layers(encoder.convolutions)
+        self._heads: dict[str, EffectiveHead] = {}
+        if encoder is not None:
+            parts = {"actor": encoder.actor, "critic": encoder.critic}
+            self._heads = {
+                name: effective(self._o, encoder.rule, self._head(each)) for name, each in parts.items()
+            }
 
     def _layers(self, layers: Sequence[tuple[Array, Array]]) -> list[Layer]:
         return [Layer(self._o.array(weight), self._o.array(bias)) for weight, bias in layers]
@@ -61,15 +63,15 @@ class ControlPolicy:
 
     def _seen(self, observations: Observations) -> dict[str, Array]:
         """Return what the actor and the critics read, (B, S) each, each row by itself."""
-        given, eyes = joined(observations), self.file.eyes
-        if eyes is None:
+        given, encoder = joined(observations), self.file.encoder
+        if encoder is None:
             state_BS = self._o.array(given)
             return {"actor": state_BS, "critic": state_BS}
         found: dict[str, list[Array]] = {name: [] for name in self._heads}
         for image in images(given):
-            x = convolve(self._o, eyes.rule, self._convolutions, image[None])[-1].reshape(1, -1)
+            x = convolve(self._o, encoder.rule, self._convolutions, image[None])[-1].reshape(1, -1)
             for name, head in self._heads.items():
-                found[name].append(look(self._o, eyes.rule, head, x).features_BZ)
+                found[name].append(project(self._o, encoder.rule, head, x).features_BZ)
         return {name: np.concatenate(rows) for name, rows in found.items()}
 
     def _values(self, seen_BS: Array, unit_BD: Array) -> Array:

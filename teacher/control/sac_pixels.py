@@ -30,9 +30,9 @@ from spikestill.teacher.control.encoder import (
     EncoderRule,
     convolve,
     convolve_backward,
-    look,
-    look_backward,
-    worn,
+    effective,
+    project,
+    project_backward,
 )
 from spikestill.teacher.control.lanes import Both, in_turn
 from spikestill.teacher.control.optimiser import count
@@ -101,11 +101,11 @@ def update(
     if state.updates % settings.config.actor_period == 0:
         net, flat = state.encoder.p_NP[0], state.actor
         x_BX = flattened(convolve(o, rule, rule.convolutions(net), crops, both)[-1])
-        critic = look(o, rule, worn(o, rule, rule.head(net[rule.conv_parameters :])), x_BX)
-        actor = look(o, rule, worn(o, rule, rule.head(flat.p_NP[0])), x_BX)
+        critic = project(o, rule, effective(o, rule, rule.head(net[rule.conv_parameters :])), x_BX)
+        actor = project(o, rule, effective(o, rule, rule.head(flat.p_NP[0])), x_BX)
 
         def learn(g_BZ: Any) -> None:
-            look_backward(o, rule, actor, g_BZ, rule.head(flat.g_NP[0]))
+            project_backward(o, rule, actor, g_BZ, rule.head(flat.g_NP[0]))
 
         seen = sac.Seen(actor.features_BZ, critic.features_BZ, learn)
         found |= sac.learn_actor(o, state, settings, seen, o.array(noise.now_BD), both)
@@ -128,7 +128,7 @@ def targets(
     assert rule is not None
     assert state.encoder is not None
     x_VX = flattened(convolve(o, rule, rule.convolutions(state.encoder.p_NP[0]), next_VHWC, both)[-1])
-    features = look(o, rule, worn(o, rule, rule.head(state.actor.p_NP[0])), x_VX).features_BZ
+    features = project(o, rule, effective(o, rule, rule.head(state.actor.p_NP[0])), x_VX).features_BZ
     head = networks.forward(o, settings.actor_net(state.actor.p_NP[0]), features)[-1]
     following = o.sample(head, noise_VD, settings.policy)
     values = target_values(
@@ -153,7 +153,7 @@ def target_features(o: Any, state: AgentState, rule: EncoderRule, next_VHWC: Any
     """Return what the target encoder sees, (V, Z)."""
     target_P = state.target_encoder_NP[0]
     x_VX = flattened(convolve(o, rule, rule.convolutions(target_P), next_VHWC, both)[-1])
-    return look(o, rule, worn(o, rule, rule.head(target_P[rule.conv_parameters :])), x_VX).features_BZ
+    return project(o, rule, effective(o, rule, rule.head(target_P[rule.conv_parameters :])), x_VX).features_BZ
 
 
 def learn_critics(
@@ -166,12 +166,12 @@ def learn_critics(
     p_P, g_P, middle = trained.p_NP[0], trained.g_NP[0], rule.conv_parameters
     net, head, into = rule.convolutions(p_P), rule.head(p_P[middle:]), rule.head(g_P[middle:])
     activations = convolve(o, rule, net, now_VHWC, both, keep=True)
-    seen = look(o, rule, worn(o, rule, head), flattened(activations[-1]))
+    seen = project(o, rule, effective(o, rule, head), flattened(activations[-1]))
     target_V, action_VD = (o.stacked([each, each]) for each in (target_B, o.array(batch.action_BD)))
     rows = Batch(seen.features_BZ, action_VD, target_V, target_V, seen.features_BZ)
     found = differentiate_critics(o, state, settings, rows, target_V, both, to_input=True)
     g_VZ = o.sum([each[:, : rule.features] for each in found.g_inputs])
-    g_VX = look_backward(o, rule, seen, g_VZ, into, to_input=True)
+    g_VX = project_backward(o, rule, seen, g_VZ, into, to_input=True)
     convolve_backward(o, rule, net, now_VHWC, activations, g_VX, g_P[:middle], both)
     finite = o.finish(g_P) and found.finite
     together = [state.critics, trained]

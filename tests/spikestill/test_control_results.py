@@ -246,6 +246,7 @@ def test_distances_are_kept_read_back_and_drawn(apart, tmp_path):
         ({"pairs": {}}, "0 different"),
         ({"pairs": {"0": [[60, 1, 2, -3]]}}, "below 0"),
         ({"pairs": {"0": [[60, 1, 2]]}}, "Point"),
+        ({"pairs": {"0": []}}, "never measured"),
         ({"options": {"no_such": 1}}, "no_such"),
     ],
 )
@@ -263,7 +264,9 @@ def test_a_pair_of_the_same_format_is_refused(monkeypatch):
     for options, message in (
         (["--precision", "fp32"], "precision is fp32, a floating-point format to compare with fp32"),
         (["--precison", "fp16"], "unknown option --precison. Did you mean --precision"),
-        (["--pairs", "0"], "options come as"),
+        (["--pairs", "0"], "--pairs is 0, 1 or more wanted"),
+        (["--precision"], "options come as"),
+        (["--steps", "5000"], "steps is 5,000, less than the evaluation_period of 10,000"),
     ):
         monkeypatch.setattr("sys.argv", ["control_distances", "swimmer", *options])
         with pytest.raises(SystemExit, match=message):

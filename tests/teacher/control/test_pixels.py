@@ -322,7 +322,10 @@ def test_what_is_drawn_is_what_was_added_and_survives_a_checkpoint(steps, capaci
     [
         (lambda s: s | {"place": np.array([3, 31])}, "31 slots, 32 slots wanted"),
         (lambda s: s | {"age": s["age"] + np.uint8(9)}, "1..3 wanted"),
-        (lambda s: s | {"kept": np.zeros_like(s["kept"])}, "no transition"),
+        (
+            lambda s: s | {"kept": np.zeros_like(s["kept"])},
+            "0% of the replay's transitions may be drawn, 25% wanted",
+        ),
         (lambda s: s | {"frame": s["frame"][:, :1]}, "frame"),
     ],
 )

@@ -11,6 +11,8 @@ import torch
 from spikestill.cli import main
 from spikestill.common.environment import Field, environment, register
 from spikestill.common.errors import UserError
+from spikestill.common.precision.names import vanishes
+from spikestill.common.precision.rounding import number_format
 from spikestill.common.provenance import Provenance
 from spikestill.common.tensors import read_tensors, write_tensors
 from spikestill.configs.control import ControlConfig, MethodsConfig
@@ -21,7 +23,7 @@ from spikestill.teacher.control.learner import FloatLearner
 from spikestill.teacher.control.policy import load_policy
 from spikestill.teacher.control.replay import Replay
 from spikestill.teacher.control.simulator import choose_gl
-from tests.teacher.control.agents import BOXED, OFF, PIXELLED
+from tests.teacher.control.agents import BOXED, OFF, PIXELLED, numbers
 from tests.teacher.control.agents import config_of as control
 
 pytestmark = pytest.mark.skipif(
@@ -139,19 +141,34 @@ def test_an_atari_game_has_no_numbers_as_actions():
         ControlConfig(environment=EnvironmentConfig(game="pong"))
 
 
-def test_pictures_are_sac_s_alone():
-    with pytest.raises(
-        UserError, match=r"cheetah_run_pixels is seen as pixels, ddpg does not learn.*Give --algorithm sac"
-    ):
-        ControlConfig(environment=EnvironmentConfig(game="cheetah_run_pixels"), algorithm="ddpg")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"algorithm": "ddpg"},
+            r"seen as pixels, from which sac learns.* ddpg and fp32. Give --algorithm sac",
+        ),
+        ({"precision": "fixar"}, r"in floating point; here are sac and fixar"),
+        ({"precision": "fp8-e4m3"}, r"fp8-e4m3 rounds 1e-05 to 0"),
+        ({"precision": "e3m4"}, r"e3m4 rounds 1e-05 to 0"),
+    ],
+)
+def test_what_does_not_learn_from_pictures_is_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        ControlConfig(environment=EnvironmentConfig(game="cheetah_run_pixels"), **options)
+
+
+@pytest.mark.parametrize("name", ["fp16", "bf16", "fp8-e5m2", "fp8-e4m3", "e3m4", "e6m2"])
+def test_a_number_vanishes_where_rounding_makes_it_0(name):
+    form = number_format(name)
+    for value in (1e-9, 1e-7, 3e-8, 1e-5, 7.6e-6, 1e-3, 2.0**-10, 2.0**-17):
+        assert vanishes(value, name) == (float(form.round(value)) == 0.0), value
 
 
 def test_pictures_of_another_shape_are_refused():
     field = Field("frame", (64, 64, 3), "uint8", 0, 255)
     register(dataclasses.replace(BOXED, name="other_pictures_test", fields=(field,)))
-    with pytest.raises(
-        UserError, match=r"seen as frame, sac does not.*one uint8 field pixels \(3, 3, 84, 84\)"
-    ):
+    with pytest.raises(UserError, match=r"seen as frame, sac does not.*one uint8 field \(3, 3, 84, 84\)"):
         ControlConfig(environment=EnvironmentConfig(game="other_pictures_test"))
 
 
@@ -195,6 +212,7 @@ def test_a_damaged_agent_from_pixels_is_refused(tmp_path, damage, message):
     learner = FloatLearner(control(game="pixelled_test", precision="fp16", methods={}, **small), 0, 2, 0)
     path = tmp_path / "agent.safetensors"
     learner.save(path, PIXELLED, Provenance.of(learner.config, 0))
+    read_agent(path).check(path, PIXELLED)
     tensors, metadata = read_tensors(path, "spikestill.control-agent", "")
     net = json.loads(metadata["net"])
     damage(net, tensors)
@@ -207,6 +225,31 @@ def test_a_damaged_agent_from_pixels_is_refused(tmp_path, damage, message):
     )
     with pytest.raises(UserError, match=message):
         read_agent(path)
+
+
+def test_an_encoder_and_what_is_seen_must_fit(tmp_path):
+    """A file whose fields say pixels although it has no encoder, and the reverse."""
+    path = tmp_path / "agent.safetensors"
+    for game, spec in (("pixelled_test", BOXED), ("boxed_test", PIXELLED)):
+        config = control(game=game, precision="fp16", methods={}, filters=2, features=4, hidden=(8,))
+        learner = FloatLearner(config, 5, 2, 0)
+        learner.save(path, spec, Provenance.of(config, 0))
+        with pytest.raises(UserError, match=r"encoder of pixels|inputs wanted"):
+            read_agent(path).check(path, spec)
+
+
+def test_a_stuck_actor_that_steps_every_other_time_is_explained():
+    config = control(algorithm="sac", precision="fp16", methods={}, actor_period=2)
+    learner = FloatLearner(config, 5, 2, 0)
+    learner.state.actor.scale = 2.0**200
+    rng = np.random.default_rng(0)
+
+    def train():
+        for _ in range(300):
+            learner.update(numbers(rng)[0], rng)
+
+    with pytest.raises(UserError, match="the actor overflow in every update, first in: matrix product, back"):
+        train()
 
 
 def test_the_command_picks_the_options_of_the_environment(tmp_path, capsys):

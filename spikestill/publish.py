@@ -87,12 +87,19 @@ def published(folder: Path) -> Iterator[Path]:
                 shutil.copyfile(made, place)
 
 
-def score(game: str, agent: str, teacher: Path, student: Path | None, episodes: int) -> dict[str, Any]:
-    """Return the summary of an evaluation of the files that are to be published."""
+def score(
+    game: str,
+    agent: str,
+    teacher: Path,
+    student: Path | None,
+    episodes: int,
+    evaluating: type[EvaluateConfig] = EvaluateConfig,
+) -> dict[str, Any]:
+    """Return the summary of an evaluation of the files that are to be published, by the options of ``evaluating``."""
     from spikestill.runtime.evaluate import run
 
     with tempfile.TemporaryDirectory() as scratch:
-        config = EvaluateConfig(
+        config = evaluating(
             environment=EnvironmentConfig(game=game), agent=agent, episodes=episodes,
             teacher=teacher, student=student,
         )  # fmt: skip

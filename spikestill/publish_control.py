@@ -12,6 +12,7 @@ from spikestill.common.artefacts import TEACHER
 from spikestill.common.atomic import write_text
 from spikestill.common.errors import UserError
 from spikestill.common.provenance import Provenance
+from spikestill.configs.play import ControlEvaluateConfig
 from spikestill.publish import card, curve, published, score, scored
 
 KIND = "control agent"
@@ -75,8 +76,8 @@ def publish(task: str, source: Path, folder: Path, episodes: int) -> None:
     with published(folder) as scratch:
         path = scratch / TEACHER
         shutil.copyfile(source, path)
-        summary = score(task, "teacher", path, None, episodes)
+        summary = score(task, "teacher", path, None, episodes, ControlEvaluateConfig)
         document = card(KIND, task, path, provenance) | told | scored(summary)
-        document |= {"random": summary["random"]["mean"], **trained}
+        document |= {"epsilon": summary["epsilon"], "random": summary["random"]["mean"], **trained}
         text = json.dumps(document, indent=1, allow_nan=False)
         write_text(path.with_suffix(".json"), text + "\n")

@@ -1,22 +1,31 @@
 """What the zoo ships is whole, is what its cards say, and holds the exactness contract on live frames."""
 
 import json
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
 
+from spikestill.common.environment import environment
 from spikestill.common.provenance import file_sha256
 from spikestill.common.zoo import ROOT
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.deploy.core_map import load as load_core_map
 from spikestill.deploy.packed_kernel import PackedNet
 from spikestill.deploy.simulator import CoreSimulator
+from spikestill.runtime.agents import agent_files, open_agent
 from spikestill.student.integer_net import count_votes, load, naive_forward
 from spikestill.student.torch_net import TorchIntegerNet
 from spikestill.teacher.atari.environment import make_vector_env
+from spikestill.teacher.evaluation import evaluate
 from spikestill.teacher.policy import load_teacher
 
+TASKS = sorted(
+    path.parent.name
+    for path in ROOT.glob("*/teacher.json")
+    if json.loads(path.read_text())["kind"] == "control agent"
+)
 GAMES = sorted(path.parent.name for path in ROOT.glob("*/student-1chip.safetensors"))
 
 
@@ -39,6 +48,18 @@ def test_card_belongs_to_its_file(card):
         assert {"mean", "ci95", "episodes", "frames"} <= score.keys()
         assert score["ci95"][0] <= score["mean"] <= score["ci95"][1]
     assert file_sha256(card.with_suffix(".safetensors")) == document["sha256"]
+
+
+@pytest.mark.skipif(find_spec("mujoco") is None, reason="the MuJoCo simulators are not installed")
+@pytest.mark.parametrize("task", TASKS)
+def test_a_shipped_control_agent_scores_what_its_card_says(task):
+    """Two games are few, but random play lies far below."""
+    agent = open_agent("teacher", environment(task), agent_files("teacher", task, {}))
+    document = json.loads((ROOT / task / "teacher.json").read_text())
+    found = evaluate(
+        lambda seen: agent.act(seen).action, EnvironmentConfig(game=task), episodes=2, epsilon=0.0, num_envs=2
+    )
+    assert found.mean > document["random"] + 0.3 * (document["mean"] - document["random"])
 
 
 @pytest.mark.parametrize("game", GAMES)

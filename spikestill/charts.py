@@ -229,7 +229,8 @@ def _frame(
         parts.append(_text(LEFT - 7, y + 4, f"{100 * tick:g} %" if percent else short(tick), anchor="end"))
     for tick in _log_ticks(bounds) if log_x else ticks(bounds[0], bounds[1], 6):
         text = short(round(10.0**tick, 6)) if log_x else short(tick)
-        parts.append(_text(_x(tick, bounds, width), base + 16, text))
+        # A letter is some 8 wide: the last one ends within the picture.
+        parts.append(_text(min(_x(tick, bounds, width), width - 4.0 * len(text)), base + 16, text))
     parts.append(_line("axis", LEFT, base, right, base))
     parts.append(_text((LEFT + right) / 2, height - 8, x_label))
     parts.append(_text(12, (TOP + base) / 2, y_label, upright=True))

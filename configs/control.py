@@ -14,10 +14,12 @@ from spikestill.configs.options import Options, Range, Share
 
 PIXELS = (3, 3, 84, 84)
 """What an encoder sees: frame, colour, row, column."""
-SMALLEST = 1e-5
-"""What the encoder adds to variances."""
-SWITCHED = ("hadam", "softplus_fix", "normal_fix", "kahan_momentum", "kahan_gradients")
-"""Five of the six methods, each on or off; loss scaling is the sixth."""
+EPSILON = 1e-5
+"""What the encoder adds to variances: of the layer norm as PyTorch, of the standardised weights as Qiao."""
+SIX = ("hadam", "softplus_fix", "normal_fix", "kahan_momentum", "loss_scaling", "kahan_gradients")
+"""The methods in the order of Björck 2021, section 4."""
+SWITCHED = tuple(name for name in SIX if name != "loss_scaling")
+"""Five of the six, each on or off; loss scaling has more to choose from."""
 ENCODERS = ("weight_standardisation", "feature_limit")
 """What the encoder of pixels needs besides."""
 
@@ -212,10 +214,9 @@ class ControlConfig(Options):
                 f"{self.algorithm} and {self.precision}",
                 "give --algorithm sac --precision fp16",
             )
-        check_emulated(self.precision)
-        if vanishes(SMALLEST, self.precision):
+        if vanishes(EPSILON, self.precision):
             raise UserError(
-                f"{self.precision} rounds {SMALLEST:g} to 0, which the encoder's layer norm adds to the variance",
+                f"{self.precision} rounds {EPSILON:g} to 0, which the encoder's layer norm adds to the variance",
                 "give --precision fp16, bf16 or another format that holds it",
             )
 

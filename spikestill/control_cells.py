@@ -16,14 +16,12 @@ import numpy as np
 from spikestill.common.errors import UserError
 from spikestill.common.precision.names import FIXED
 from spikestill.common.precision.rounding import number_format
-from spikestill.configs.control import ENCODERS, ControlConfig
+from spikestill.configs.control import ENCODERS, SIX, SWITCHED, ControlConfig
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.control_curves import Curve, Kept
 from spikestill.results import interval, number
 from spikestill.sweep.table import seeds_and_games
 
-SIX = ("hadam", "softplus_fix", "normal_fix", "kahan_momentum", "loss_scaling", "kahan_gradients")
-"""The methods in the order of Björck 2021, section 4."""
 EPSILON = 1e-8
 TOLD_APART = {
     "environment", "algorithm", "precision", "methods", "adam_epsilon", "steps", "seed", "seeds", "threads",
@@ -53,7 +51,7 @@ def variant_of(config: ControlConfig) -> Variant:
     if config.precision in FIXED:
         return Variant(config.precision)
     methods = config.methods.resolved(number_format(config.precision).low)
-    on = {name for name in SIX if name != "loss_scaling" and getattr(methods, name)}
+    on = {name for name in SWITCHED if getattr(methods, name)}
     on |= {"loss_scaling"} if methods.loss_scaling == "compound" else set()
     return Variant(config.precision, frozenset(on), methods.loss_scaling == "amp", config.adam_epsilon)
 

@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +59,14 @@ class Kept:
     @property
     def name(self) -> str:
         """Return the name of its file: one for each choice of options, whatever came out."""
-        options = {name: value for name, value in plain(self.config).items() if name not in FREE}
-        digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]
-        return f"{self.config.environment.game}-{self.config.algorithm}-{self.config.precision}-{digest}.json"
+        return file_name(self.config, FREE)
+
+
+def file_name(config: ControlConfig, free: Collection[str] = ()) -> str:
+    """Return the name of a file that is one for each choice of options, whatever the ``free`` ones are."""
+    options = {name: value for name, value in plain(config).items() if name not in free}
+    digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]
+    return f"{config.environment.game}-{config.algorithm}-{config.precision}-{digest}.json"
 
 
 def of_run(folder: Path) -> Kept:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import hashlib
 import json
 import math
 import sys
@@ -31,6 +30,7 @@ from spikestill.common.json_file import read_object
 from spikestill.common.provenance import Provenance, check_schema
 from spikestill.configs.control import ControlConfig
 from spikestill.configs.loading import build, find_recipe, load, plain
+from spikestill.control_curves import file_name
 
 SCHEMA, VERSION = "spikestill.control-distances", 1
 STATES = 2_000
@@ -68,8 +68,7 @@ class Distances:
     @property
     def name(self) -> str:
         """Return the name of its file: one for each choice of options."""
-        digest = hashlib.sha256(json.dumps(plain(self.config), sort_keys=True).encode()).hexdigest()[:8]
-        return f"{self.config.environment.game}-{self.config.algorithm}-{self.config.precision}-{digest}.json"
+        return file_name(self.config)
 
     def means(self) -> list[Point]:
         """Return the points' means over the pairs."""

@@ -12,9 +12,9 @@ import numpy as np
 
 from spikestill.charts import COLOURS, interval_chart, line_chart, standalone
 from spikestill.common.atomic import write_text
-from spikestill.configs.control import ControlConfig
+from spikestill.configs.control import SIX, ControlConfig
 from spikestill.configs.environment import EnvironmentConfig
-from spikestill.control_cells import EPSILON, SIX, Cell, Variant, cells, described, low, setting_of
+from spikestill.control_cells import EPSILON, Cell, Variant, cells, described, low, setting_of
 from spikestill.control_curves import read_all
 from spikestill.control_distances import Distances
 from spikestill.control_distances import read_all as read_distances

@@ -9,8 +9,7 @@ Axis suffixes: B batch, S observation, D action numbers, N networks, P parameter
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -241,36 +240,13 @@ def learn_critics(
     target_B: Any,
     both: Both,
     passes: Sequence[list[Any]] | None = None,
+    learn: Callable[[list[Any]], None] | None = None,
 ) -> dict[str, Any]:
     """Step the critics towards the targets; the loss is the sum of their mean squared errors.
 
-    ``passes`` are those of :func:`critic_pass`, where they are already done.
+    ``passes`` are those of :func:`critic_pass`, where they are already done. ``learn`` takes the gradients of the
+    critics' inputs further, to the encoder that made them, which steps with the critics; None: nothing learned did.
     """
-    found = differentiate_critics(o, state, settings, batch, target_B, both, passes)
-    if count(o, state.critics, found.finite, settings.methods):
-        step_all(o, [state.critics], settings.adam, settings.methods, both)
-    return {"values": found.values, "target": target_B}
-
-
-class Differentiated(NamedTuple):
-    """Whether the critics' gradients are finite, their values (B, 1), and their inputs' gradients, if wanted."""
-
-    finite: bool
-    values: list[Any]
-    g_inputs: list[Any]
-
-
-def differentiate_critics(
-    o: Any,
-    state: AgentState,
-    settings: Settings,
-    batch: Batch,
-    target_B: Any,
-    both: Both,
-    passes: Sequence[list[Any]] | None = None,
-    to_input: bool = False,
-) -> Differentiated:
-    """Write the critics' gradients; see :func:`learn_critics`."""
     trained, sizes = state.critics, settings.critic_sizes
     factor = 2.0 * trained.scale / len(batch.reward_B)
     inner = both if settings.config.twins == 1 else in_turn
@@ -279,11 +255,19 @@ def differentiate_critics(
         net, into = (networks.layers(flat[index], sizes) for flat in (trained.p_NP, trained.g_NP))
         activations = passes[index] if passes else critic_pass(o, state, settings, batch, index)
         g_BO = o.temporal_difference(activations[-1], target_B, factor)
-        g_BI = networks.backward(o, net, activations, g_BO, into, to_input, both=inner)
+        g_BI = networks.backward(o, net, activations, g_BO, into, learn is not None, both=inner)
         return o.finish(trained.g_NP[index]), activations[-1], g_BI
 
-    finite, values, g_inputs = zip(*both(differentiate, settings.config.twins), strict=True)
-    return Differentiated(all(finite), list(values), list(g_inputs))
+    each, values, g_inputs = zip(*both(differentiate, settings.config.twins), strict=True)
+    finite, together = all(each), [trained]
+    if learn is not None:
+        assert state.encoder is not None
+        learn(list(g_inputs))
+        finite = o.finish(state.encoder.g_NP[0]) and finite
+        together.append(state.encoder)
+    if all([count(o, group, finite, settings.methods) for group in together]):
+        step_all(o, together, settings.adam, settings.methods, both)
+    return {"values": list(values), "target": target_B}
 
 
 def worth(o: Any, numbers: int, both: Both) -> Both:
@@ -297,21 +281,17 @@ def worth(o: Any, numbers: int, both: Both) -> Both:
 def step_all(o: Any, together: Sequence[Trained], rule: AdamRule, methods: MethodsConfig, both: Both) -> None:
     """Step all that one loss trains, network by network, or both halves of a single one; double the loss's scale where
     that is due."""
-    for trained in together:
+
+    def step_group(trained: Trained) -> None:
         networks_there, where = len(trained.p_NP), worth(o, trained.p_NP.size, both)
         if networks_there == 1:
-            where(partial(_step_half, o, trained, rule, methods), 2)
+            where(lambda half: step(o, trained, 0, rule, methods, (half, 2)), 2)
         else:
-            where(partial(_step_network, o, trained, rule, methods), networks_there)
+            where(lambda index: step(o, trained, index, rule, methods), networks_there)
+
+    for trained in together:
+        step_group(trained)
     grow(o, together, methods)
-
-
-def _step_half(o: Any, trained: Trained, rule: AdamRule, methods: MethodsConfig, half: int) -> None:
-    step(o, trained, 0, rule, methods, (half, 2))
-
-
-def _step_network(o: Any, trained: Trained, rule: AdamRule, methods: MethodsConfig, index: int) -> None:
-    step(o, trained, index, rule, methods)
 
 
 def action_gradient(
@@ -362,6 +342,13 @@ def move_targets(o: Any, state: AgentState, settings: Settings, both: Both) -> N
 
     moved = sum(target_NP.size for target_NP, _ in targets.values())
     worth(o, moved // AVERAGE_COST, both)(move, len(rows))
+
+
+def end_update(o: Any, state: AgentState, settings: Settings, both: Both) -> None:
+    """Move the targets where that is due, and count the update."""
+    if state.updates % settings.config.target_period == 0:
+        move_targets(o, state, settings, both)
+    state.updates += 1
 
 
 def target_values(state: AgentState, settings: Settings, o: Any, x_BI: Any, both: Both) -> Sequence[Any]:

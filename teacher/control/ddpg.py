@@ -20,8 +20,8 @@ from spikestill.teacher.control.actor_critic import (
     Settings,
     action_gradient,
     critic_pass,
+    end_update,
     learn_critics,
-    move_targets,
     rounded_batch,
     step_all,
     target_values,
@@ -50,9 +50,7 @@ def update(
     found = learn_critics(o, state, settings, batch, target_B, both, critics)
     if acting:
         found |= learn_actor(o, state, settings, batch.obs_BS, actor, both)
-    if state.updates % config.target_period == 0:
-        move_targets(o, state, settings, both)
-    state.updates += 1
+    end_update(o, state, settings, both)
     return found
 
 

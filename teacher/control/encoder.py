@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spikestill.configs.control import PIXELS, SMALLEST
+from spikestill.configs.control import EPSILON, PIXELS
 from spikestill.teacher.control import networks
 from spikestill.teacher.control.encoder_kernels import KERNEL
 from spikestill.teacher.control.lanes import Both, in_turn
@@ -32,8 +32,6 @@ CHANNELS, SIDE = PIXELS[0] * PIXELS[1], PIXELS[2]
 """Three frames of three colours; rows and columns."""
 LARGEST = 10.0
 """What a row of features is scaled down to before the layer norm."""
-EPSILON = SMALLEST
-"""Added to the variances, of the layer norm as PyTorch's, and of the standardised weights as Qiao's."""
 TAPS = KERNEL**2
 SIDES = tuple(itertools.accumulate(STRIDES, lambda side, stride: (side - KERNEL) // stride + 1, initial=SIDE))
 """Rows and columns of the image and of what each convolution gives."""
@@ -101,6 +99,10 @@ class EncoderRule:
         middle, width = self.flat * self.features, self.features
         bias_Z, gain_Z, offset_Z = (flat_P[middle + width * k : middle + width * (k + 1)] for k in range(3))
         return Head(Layer(flat_P[:middle].reshape(self.flat, width), bias_Z), gain_Z, offset_Z)
+
+    def whole(self, flat_P: Any) -> tuple[list[Layer], Head]:
+        """Return the convolutions and the head behind them, of an encoder that has both."""
+        return self.convolutions(flat_P), self.head(flat_P[self.conv_parameters :])
 
     def initial_convolutions(self, rng: np.random.Generator) -> npt.NDArray[np.float64]:
         """Return convolutions' parameters: orthogonal times √2, zero biases (Kostrikov 2020)."""
@@ -192,6 +194,18 @@ def convolve(
 
     shares(both, work, rows)
     return found
+
+
+def flat_features(
+    o: Any, rule: EncoderRule, net: Sequence[Layer], images_BHWC: Any, both: Both = in_turn
+) -> Any:
+    """Return what the convolutions give, a row for each image, (B, X)."""
+    return flattened(convolve(o, rule, net, images_BHWC, both)[-1])
+
+
+def flattened(x_BHWF: Any) -> Any:
+    """Return what the convolutions give as rows, (B, X)."""
+    return x_BHWF.reshape(len(x_BHWF), -1)
 
 
 def convolve_backward(

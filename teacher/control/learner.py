@@ -29,7 +29,7 @@ from spikestill.teacher.control.actor_critic import (
     new_state,
 )
 from spikestill.teacher.control.agent_file import HEAD_PARTS, save_agent
-from spikestill.teacher.control.encoder import convolve, effective, project
+from spikestill.teacher.control.encoder import Head, effective, flat_features, project
 from spikestill.teacher.control.lanes import Both, in_turn
 from spikestill.teacher.control.operations import STEP, HostOperations
 
@@ -196,13 +196,11 @@ class FloatLearner:
         nets = {"actor": settings.actor_net(state.actor.p_NP[0])}
         for index, each in enumerate(state.critics.p_NP):
             nets[f"critic.{index}"] = networks.layers(each, settings.critic_sizes)
-        rule, heads = settings.encoder, {}
-        if rule is not None and state.encoder is not None:
-            net = state.encoder.p_NP[0]
-            nets["encoder"] = rule.convolutions(net)
-            heads = {
-                "actor.head": rule.head(state.actor.p_NP[0]), "critic.head": rule.head(net[rule.conv_parameters :])
-            }  # fmt: skip
+        heads = {}
+        if settings.encoder is not None:
+            rule, encoder = sac_pixels.encoder_of(state, settings)
+            nets["encoder"], heads["critic.head"] = rule.whole(encoder.p_NP[0])
+            heads["actor.head"] = rule.head(state.actor.p_NP[0])
         found = {}
         for name, layers in nets.items():
             for index, layer in enumerate(layers):
@@ -250,22 +248,20 @@ def mean_or_sample(
 
 def actor_features(o: Any, state: AgentState, settings: Settings, frames_N: Any) -> Any:
     """Return what the actor sees of stacks uint8 (N, frame, colour, row, column), (N, Z)."""
-    return _features(o, state, settings, frames_N, state.actor.p_NP[0])
+    rule, _ = sac_pixels.encoder_of(state, settings)
+    return _features(o, state, settings, frames_N, rule.head(state.actor.p_NP[0]))
 
 
 def critic_features(o: Any, state: AgentState, settings: Settings, frames_N: Any) -> Any:
     """Return what the critics see of stacks, (N, Z)."""
-    assert settings.encoder is not None
-    assert state.encoder is not None
-    return _features(o, state, settings, frames_N, state.encoder.p_NP[0][settings.encoder.conv_parameters :])
+    rule, trained = sac_pixels.encoder_of(state, settings)
+    return _features(o, state, settings, frames_N, rule.whole(trained.p_NP[0])[1])
 
 
-def _features(o: Any, state: AgentState, settings: Settings, frames_N: Any, head_P: Any) -> Any:
-    rule, trained = settings.encoder, state.encoder
-    assert rule is not None
-    assert trained is not None
-    x_N = convolve(o, rule, rule.convolutions(trained.p_NP[0]), sac_pixels.images(frames_N))[-1]
-    return project(o, rule, effective(o, rule, rule.head(head_P)), sac_pixels.flattened(x_N)).features_BZ
+def _features(o: Any, state: AgentState, settings: Settings, frames_N: Any, head: Head) -> Any:
+    rule, trained = sac_pixels.encoder_of(state, settings)
+    x_NX = flat_features(o, rule, rule.convolutions(trained.p_NP[0]), sac_pixels.images(frames_N))
+    return project(o, rule, effective(o, rule, head), x_NX).features_BZ
 
 
 def first_overflow(state: AgentState, settings: Settings, batch: Batch, noise: Any) -> str:

@@ -22,7 +22,7 @@ def joined(observations: Observations) -> npt.NDArray[Any]:
     """Return all fields side by side, float32 (N, S), in their order; a single field of pictures as it is, uint8."""
     if len(observations) == 1:
         (only,) = observations.values()
-        if only.ndim == 1 + len(PIXELS) and only.dtype == np.uint8:
+        if only.shape[1:] == PIXELS and only.dtype == np.uint8:
             return only
     parts = [values.reshape(len(values), -1) for values in observations.values()]
     return np.concatenate(parts, axis=1).astype(np.float32)

@@ -19,7 +19,7 @@ from spikestill.common.precision.rounding import number_format
 from spikestill.common.tensor_file import check_header
 from spikestill.teacher.control import fixed_file, networks
 from spikestill.teacher.control.agent_file import AgentFile, read_agent
-from spikestill.teacher.control.encoder import EffectiveHead, Head, convolve, effective, project
+from spikestill.teacher.control.encoder import EffectiveHead, Head, effective, flat_features, project
 from spikestill.teacher.control.fixed_learner import load_fixed_policy
 from spikestill.teacher.control.operations import HostOperations, Layer
 from spikestill.teacher.control.play import joined, within
@@ -69,7 +69,7 @@ class ControlPolicy:
             return {"actor": state_BS, "critic": state_BS}
         found: dict[str, list[Array]] = {name: [] for name in self._heads}
         for image in images(given):
-            x = convolve(self._o, encoder.rule, self._convolutions, image[None])[-1].reshape(1, -1)
+            x = flat_features(self._o, encoder.rule, self._convolutions, image[None])
             for name, head in self._heads.items():
                 found[name].append(project(self._o, encoder.rule, head, x).features_BZ)
         return {name: np.concatenate(rows) for name, rows in found.items()}

@@ -19,8 +19,8 @@ from spikestill.teacher.control.actor_critic import (
     Noise,
     Settings,
     action_gradient,
+    end_update,
     learn_critics,
-    move_targets,
     rounded_batch,
     step_all,
     target_values,
@@ -66,9 +66,7 @@ def update(
     if state.updates % settings.config.actor_period == 0:
         seen = Seen(batch.obs_BS, batch.obs_BS)
         found |= learn_actor(o, state, settings, seen, o.array(noise.now_BD), both)
-    if state.updates % settings.config.target_period == 0:
-        move_targets(o, state, settings, both)
-    state.updates += 1
+    end_update(o, state, settings, both)
     return found
 
 

@@ -19,23 +19,25 @@ from spikestill.teacher.control.actor_critic import (
     AgentState,
     Batch,
     Settings,
-    differentiate_critics,
-    move_targets,
-    step_all,
+    end_update,
+    learn_critics,
     target_values,
 )
 from spikestill.teacher.control.encoder import (
     CHANNELS,
     SIDE,
+    EffectiveHead,
     EncoderRule,
     convolve,
     convolve_backward,
     effective,
+    flat_features,
+    flattened,
     project,
     project_backward,
 )
 from spikestill.teacher.control.lanes import Both, in_turn
-from spikestill.teacher.control.optimiser import count
+from spikestill.teacher.control.optimiser import Trained
 
 
 class PixelNoise(NamedTuple):
@@ -90,54 +92,56 @@ def update(
         noise: of actions and crops.
         both: how work is shared out.
     """
-    rule, crop = settings.encoder, settings.config.crop
-    assert rule is not None
-    assert state.encoder is not None
+    rule, encoder = encoder_of(state, settings)
+    crop, flat = settings.config.crop, state.actor
     now, following = images(batch.obs_BS), images(batch.next_obs_BS)
     crops = cropped(now, noise.shift_B2, crop)
     next_VHWC = np.concatenate([following, cropped(following, noise.next_shift_B2, crop)])
-    target_B = targets(o, state, settings, batch, next_VHWC, o.array(noise.next_VD), both)
-    found = learn_critics(o, state, settings, batch, np.concatenate([now, crops]), target_B, both)
+    head = effective(o, rule, rule.head(flat.p_NP[0]))
+    target_B = targets(o, state, settings, batch, next_VHWC, o.array(noise.next_VD), head, both)
+    found = learn_encoder(o, state, settings, batch, np.concatenate([now, crops]), target_B, both)
     if state.updates % settings.config.actor_period == 0:
-        net, flat = state.encoder.p_NP[0], state.actor
-        x_BX = flattened(convolve(o, rule, rule.convolutions(net), crops, both)[-1])
-        critic = project(o, rule, effective(o, rule, rule.head(net[rule.conv_parameters :])), x_BX)
-        actor = project(o, rule, effective(o, rule, rule.head(flat.p_NP[0])), x_BX)
+        net, critic_head = rule.whole(encoder.p_NP[0])
+        x_BX = flat_features(o, rule, net, crops, both)
+        critic = project(o, rule, effective(o, rule, critic_head), x_BX)
+        actor = project(o, rule, head, x_BX)
 
         def learn(g_BZ: Any) -> None:
             project_backward(o, rule, actor, g_BZ, rule.head(flat.g_NP[0]))
 
         seen = sac.Seen(actor.features_BZ, critic.features_BZ, learn)
         found |= sac.learn_actor(o, state, settings, seen, o.array(noise.now_BD), both)
-    if state.updates % settings.config.target_period == 0:
-        move_targets(o, state, settings, both)
-    state.updates += 1
+    end_update(o, state, settings, both)
     return found
 
 
-def flattened(x_BHWF: Any) -> Any:
-    """Return what the convolutions give as rows, (B, X)."""
-    return x_BHWF.reshape(len(x_BHWF), -1)
+def encoder_of(state: AgentState, settings: Settings) -> tuple[EncoderRule, Trained]:
+    """Return the encoder's rule and its parameters, of an agent that sees pixels."""
+    assert settings.encoder is not None
+    assert state.encoder is not None
+    return settings.encoder, state.encoder
 
 
 def targets(
-    o: Any, state: AgentState, settings: Settings, batch: Batch, next_VHWC: Any, noise_VD: Any, both: Both
+    o: Any,
+    state: AgentState,
+    settings: Settings,
+    batch: Batch,
+    next_VHWC: Any,
+    noise_VD: Any,
+    head: EffectiveHead,
+    both: Both,
 ) -> Any:
-    """Return the targets (B,): the mean of both rows of each transition."""
-    rule = settings.encoder
-    assert rule is not None
-    assert state.encoder is not None
-    x_VX = flattened(convolve(o, rule, rule.convolutions(state.encoder.p_NP[0]), next_VHWC, both)[-1])
-    features = project(o, rule, effective(o, rule, rule.head(state.actor.p_NP[0])), x_VX).features_BZ
-    head = networks.forward(o, settings.actor_net(state.actor.p_NP[0]), features)[-1]
-    following = o.sample(head, noise_VD, settings.policy)
-    values = target_values(
-        state,
-        settings,
-        o,
-        o.joined(target_features(o, state, rule, next_VHWC, both), following.action_BD),
-        both,
-    )
+    """Return the targets (B,): the mean of both rows of each transition; ``head`` is the actor's."""
+    rule, encoder = encoder_of(state, settings)
+    x_VX = flat_features(o, rule, rule.convolutions(encoder.p_NP[0]), next_VHWC, both)
+    features = project(o, rule, head, x_VX).features_BZ
+    output = networks.forward(o, settings.actor_net(state.actor.p_NP[0]), features)[-1]
+    following = o.sample(output, noise_VD, settings.policy)
+    net, target_head = rule.whole(state.target_encoder_NP[0])
+    x_VX = flat_features(o, rule, net, next_VHWC, both)
+    seen = project(o, rule, effective(o, rule, target_head), x_VX).features_BZ
+    values = target_values(state, settings, o, o.joined(seen, following.action_BD), both)
     reward_V, going_on_V = (
         o.stacked([each, each]) for each in (o.array(batch.reward_B), o.array(batch.going_on_B))
     )
@@ -149,32 +153,22 @@ def targets(
     return y_B
 
 
-def target_features(o: Any, state: AgentState, rule: EncoderRule, next_VHWC: Any, both: Both) -> Any:
-    """Return what the target encoder sees, (V, Z)."""
-    target_P = state.target_encoder_NP[0]
-    x_VX = flattened(convolve(o, rule, rule.convolutions(target_P), next_VHWC, both)[-1])
-    return project(o, rule, effective(o, rule, rule.head(target_P[rule.conv_parameters :])), x_VX).features_BZ
-
-
-def learn_critics(
+def learn_encoder(
     o: Any, state: AgentState, settings: Settings, batch: Batch, now_VHWC: Any, target_B: Any, both: Both
 ) -> dict[str, Any]:
     """Step the critics and the encoder towards the targets, (B,); the loss is a mean over all rows."""
-    rule, trained = settings.encoder, state.encoder
-    assert rule is not None
-    assert trained is not None
-    p_P, g_P, middle = trained.p_NP[0], trained.g_NP[0], rule.conv_parameters
-    net, head, into = rule.convolutions(p_P), rule.head(p_P[middle:]), rule.head(g_P[middle:])
+    rule, trained = encoder_of(state, settings)
+    net, head = rule.whole(trained.p_NP[0])
     activations = convolve(o, rule, net, now_VHWC, both, keep=True)
     seen = project(o, rule, effective(o, rule, head), flattened(activations[-1]))
     target_V, action_VD = (o.stacked([each, each]) for each in (target_B, o.array(batch.action_BD)))
     rows = Batch(seen.features_BZ, action_VD, target_V, target_V, seen.features_BZ)
-    found = differentiate_critics(o, state, settings, rows, target_V, both, to_input=True)
-    g_VZ = o.sum([each[:, : rule.features] for each in found.g_inputs])
-    g_VX = project_backward(o, rule, seen, g_VZ, into, to_input=True)
-    convolve_backward(o, rule, net, now_VHWC, activations, g_VX, g_P[:middle], both)
-    finite = o.finish(g_P) and found.finite
-    together = [state.critics, trained]
-    if all([count(o, each, finite, settings.methods) for each in together]):
-        step_all(o, together, settings.adam, settings.methods, both)
-    return {"values": [value[: len(target_B)] for value in found.values], "target": target_B}
+
+    def learn(g_inputs: list[Any]) -> None:
+        g_P = trained.g_NP[0]
+        g_VZ = o.sum([each[:, : rule.features] for each in g_inputs])
+        g_VX = project_backward(o, rule, seen, g_VZ, rule.whole(g_P)[1], to_input=True)
+        convolve_backward(o, rule, net, now_VHWC, activations, g_VX, g_P[: rule.conv_parameters], both)
+
+    found = learn_critics(o, state, settings, rows, target_V, both, learn=learn)
+    return {"values": [value[: len(target_B)] for value in found["values"]], "target": target_B}

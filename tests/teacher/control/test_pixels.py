@@ -5,8 +5,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from spikestill.configs.control import EPSILON
 from spikestill.teacher.control import networks
-from spikestill.teacher.control.encoder import EPSILON, LARGEST, SIDES, STRIDES
+from spikestill.teacher.control.encoder import LARGEST, SIDES, STRIDES
 from spikestill.teacher.control.frame_replay import FrameReplay
 from spikestill.teacher.control.lanes import OtherThread
 from spikestill.teacher.control.learner import FloatLearner, update_of

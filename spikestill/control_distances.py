@@ -195,6 +195,23 @@ def read_all(folder: Path) -> list[Distances]:
     return [read(path) for path in sorted(folder.glob("*.json"))]
 
 
+def options_of(words: Sequence[str]) -> ControlConfig:
+    """Return the options of a training as `spikestill teach` takes them, in fp16 unless they say otherwise.
+
+    Raises:
+        UserError: an option is unknown, its value impossible, or none of the training's.
+    """
+    from spikestill.cli import parse
+    from spikestill.verbs import CONTROL, VERBS
+
+    given = parse(dataclasses.replace(VERBS["teach"], **CONTROL["teach"]), words)  # type: ignore[arg-type]
+    for name in given.common:
+        if name != "config":
+            raise UserError(f"--{name} is none of the training's options", f"omit --{name}")
+    recipe = find_recipe(given.common["config"]) if "config" in given.common else None
+    return load(ControlConfig, recipe, {"precision": "fp16", **given.own})
+
+
 def main() -> None:
     """Measure what the command line names, and keep it."""
     from spikestill.results import DOCS
@@ -205,19 +222,12 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("task", help="such as cartpole_swingup")
     parser.add_argument("--pairs", type=int, default=3, help="seeds, each in both formats (default 3)")
-    parser.add_argument("--config", help="recipe of the training")
     parser.add_argument("--docs", type=Path, default=DOCS, help="folder that holds results/")
     given, rest = parser.parse_known_args()
-    flags = dict(zip((each.removeprefix("--") for each in rest[::2]), rest[1::2], strict=False))
     try:
         if given.pairs < 1:
             raise UserError(f"--pairs is {given.pairs}, 1 or more wanted", "give --pairs 3")
-        if len(rest) % 2 or not all(each.startswith("--") for each in rest[::2]):
-            raise UserError(
-                f"{' '.join(rest)}: options come as --name value", "see `spikestill teach --help`"
-            )
-        recipe = find_recipe(given.config) if given.config else None
-        config = load(ControlConfig, recipe, {"precision": "fp16", **flags, "environment.game": given.task})
+        config = options_of([given.task, *rest])
         found = measure(config, given.pairs, _say)
         print(write(given.docs / "results" / "control-distances", found))
     except UserError as error:

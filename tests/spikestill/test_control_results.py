@@ -265,7 +265,8 @@ def test_a_pair_of_the_same_format_is_refused(monkeypatch):
         (["--precision", "fp32"], "precision is fp32, a floating-point format to compare with fp32"),
         (["--precison", "fp16"], "unknown option --precison. Did you mean --precision"),
         (["--pairs", "0"], "--pairs is 0, 1 or more wanted"),
-        (["--precision"], "options come as"),
+        (["--precision"], "--precision needs a value. Give --precision VALUE"),
+        (["--resume"], "--resume is none of the training's options"),
         (["--steps", "5000"], "steps is 5,000, less than the evaluation_period of 10,000"),
     ):
         monkeypatch.setattr("sys.argv", ["control_distances", "swimmer", *options])

@@ -19,6 +19,8 @@ from numba.extending import intrinsic, models, register_model
 
 I16, I32, FLOAT = ir.IntType(16), ir.IntType(32), ir.FloatType()
 FAST = ("contract", "reassoc", "nsz")
+ALIGNMENT = {FLOAT: 4, I16: 2}
+"""Bytes; of what is only read as bytes, 1."""
 
 
 def vector_lanes() -> int:
@@ -56,6 +58,34 @@ def _pointer(context: Any, builder: Any, kind: Any, array: Any, index: Any, lane
     return builder.bitcast(builder.gep(data, [index]), vector.as_pointer()), element
 
 
+def _widened(builder: Any, value: Any, element: Any, count: int) -> Any:
+    """Return ``count`` elements as fp32 lanes."""
+    if element is FLOAT:
+        return value
+    wide = builder.zext(value, ir.VectorType(I32, count))
+    if element is not I16:
+        return builder.sitofp(wide, ir.VectorType(FLOAT, count))
+    wide = builder.shl(wide, _splat(ir.Constant(I32, 16), count))
+    return builder.bitcast(wide, ir.VectorType(FLOAT, count))
+
+
+def _narrowed(builder: Any, value: Any, element: Any, count: int) -> Any:
+    """Return fp32 lanes as ``count`` elements."""
+    if element is not I16:
+        return value
+    words = ir.VectorType(I32, count)
+    sixteen, one = _splat(ir.Constant(I32, 16), count), _splat(ir.Constant(I32, 1), count)
+    bits = builder.bitcast(value, words)
+    odd = builder.and_(builder.lshr(bits, sixteen), one)
+    bits = builder.add(builder.add(bits, _splat(ir.Constant(I32, 0x7FFF), count)), odd)
+    return builder.trunc(builder.lshr(bits, sixteen), ir.VectorType(I16, count))
+
+
+def _chosen(builder: Any, a: Any, b: Any, places: range) -> Any:
+    """Return the elements at ``places`` of a and b, side by side."""
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(places)), [*places]))
+
+
 @intrinsic
 def read(typing_context: Any, array: Any, index: Any, lanes: Any) -> Any:
     """Return the lanes of ``array`` from ``index`` on, as many as the tuple ``lanes`` has elements."""
@@ -63,14 +93,8 @@ def read(typing_context: Any, array: Any, index: Any, lanes: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         place, element = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], count)
-        value = builder.load(place, align={FLOAT: 4, I16: 2}.get(element, 1))
-        if element is FLOAT:
-            return value
-        wide = builder.zext(value, ir.VectorType(I32, count))
-        if element is not I16:
-            return builder.sitofp(wide, ir.VectorType(FLOAT, count))
-        wide = builder.shl(wide, _splat(ir.Constant(I32, 16), count))
-        return builder.bitcast(wide, ir.VectorType(FLOAT, count))
+        value = builder.load(place, align=ALIGNMENT.get(element, 1))
+        return _widened(builder, value, element, count)
 
     return Lanes(count)(array, types.intp, lanes), generate
 
@@ -82,18 +106,49 @@ def write(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         place, element = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], count)
-        found = arguments[2]
-        if element is I16:
-            words = ir.VectorType(I32, count)
-            sixteen, one = _splat(ir.Constant(I32, 16), count), _splat(ir.Constant(I32, 1), count)
-            bits = builder.bitcast(found, words)
-            odd = builder.and_(builder.lshr(bits, sixteen), one)
-            bits = builder.add(builder.add(bits, _splat(ir.Constant(I32, 0x7FFF), count)), odd)
-            found = builder.trunc(builder.lshr(bits, sixteen), ir.VectorType(I16, count))
-        builder.store(found, place, align=2 if element is I16 else 4)
+        found = _narrowed(builder, arguments[2], element, count)
+        builder.store(found, place, align=ALIGNMENT[element])
         return context.get_dummy_value()
 
     return types.void(array, types.intp, value), generate
+
+
+@intrinsic
+def read_pieces(typing_context: Any, array: Any, index: Any, stride: Any, pieces: Any, lanes: Any) -> Any:
+    """Return the lanes of ``array`` that lie in ``len(pieces)`` pieces, a power of two, ``stride`` apart."""
+    many, count = len(pieces), len(lanes)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        parts, at = [], arguments[1]
+        for _ in range(many):
+            place, element = _pointer(context, builder, signature.args[0], arguments[0], at, count // many)
+            parts.append(builder.load(place, align=ALIGNMENT.get(element, 1)))
+            at = builder.add(at, arguments[2])
+        while len(parts) > 1:
+            both, pairs = range(2 * parts[0].type.count), zip(parts[::2], parts[1::2], strict=True)
+            parts = [_chosen(builder, one, other, both) for one, other in pairs]
+        return _widened(builder, parts[0], element, count)
+
+    return Lanes(count)(array, types.intp, types.intp, pieces, lanes), generate
+
+
+@intrinsic
+def write_pieces(typing_context: Any, array: Any, index: Any, stride: Any, value: Any, pieces: Any) -> Any:
+    """Store the lanes ``value`` in ``array`` in ``len(pieces)`` pieces ``stride`` apart, the first at ``index``."""
+    many, count = len(pieces), value.count
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        at, size = arguments[1], count // many
+        _, element = _pointer(context, builder, signature.args[0], arguments[0], at, size)
+        found = _narrowed(builder, arguments[3], element, count)
+        for piece in range(many):
+            place, _ = _pointer(context, builder, signature.args[0], arguments[0], at, size)
+            part = _chosen(builder, found, found, range(piece * size, (piece + 1) * size))
+            builder.store(part, place, align=ALIGNMENT[element])
+            at = builder.add(at, arguments[2])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp, value, pieces), generate
 
 
 @intrinsic
@@ -104,8 +159,7 @@ def move(typing_context: Any, target: Any, index: Any, source: Any, at: Any, lan
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         to, element = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], count)
         here, _ = _pointer(context, builder, signature.args[2], arguments[2], arguments[3], count)
-        align = 2 if element is I16 else 4
-        builder.store(builder.load(here, align=align), to, align=align)
+        builder.store(builder.load(here, align=ALIGNMENT[element]), to, align=ALIGNMENT[element])
         return context.get_dummy_value()
 
     return types.void(target, types.intp, source, types.intp, lanes), generate

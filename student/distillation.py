@@ -189,7 +189,7 @@ class Distillation:
             torch.float32 if self.format.body == torch.float16 and self.format.emulated else self.format.body
         )
         # The readouts are the head: in fp32 where the format keeps that, but for bf16, whose products are the point.
-        readout = self.format.head if self.format.scaled else None
+        readout = self.format.head if self.format.scaled else self.format.body
         return Hints(teachers, stacks, game, chosen, self.config.hint_components, dtype, readout)
 
     def _stacks(self, stacks_BCHW: np.ndarray) -> Tensor:
@@ -210,7 +210,13 @@ class Distillation:
         return list(self.pool.map(share, range(self.shares)))
 
     def _share(
-        self, index: int, weights: list[Tensor], stacks: Tensor, q: Tensor, game: Tensor
+        self,
+        index: int,
+        weights: list[Tensor],
+        readouts: list[Tensor],
+        stacks: Tensor,
+        q: Tensor,
+        game: Tensor,
     ) -> tuple[Any, ...]:
         part = slice(
             index * self.config.batch_size // self.shares, (index + 1) * self.config.batch_size // self.shares
@@ -230,9 +236,10 @@ class Distillation:
         means: list[Tensor] = []
         whole = loss
         if self.hints is not None:
-            hint, means = self.hints.loss(spikes, self.hints.targets(last, game[part].to(self.device)))
+            targets = self.hints.targets(last, game[part].to(self.device))
+            hint, means = self.hints.loss(spikes, targets, readouts)
             whole = loss + self.config.hint_weight * hint
-            leaves += self.hints.parameters
+            leaves += readouts
         gradients = torch.autograd.grad(whole * factor, leaves)
         agree = (legal_scores(rates, q_part).argmax(dim=1) == q_part.argmax(dim=1)).float().mean()
         return gradients, statistics, loss.detach(), agree, means, whole.detach()
@@ -263,7 +270,8 @@ class Distillation:
             drawn = drawn._replace(stacks=at_random(self.rng, drawn.stacks, self.config.shift_pixels))
         stacks, q, game = (torch.from_numpy(array) for array in drawn)
         weights = self.network.working_weights()
-        shares = self._compute(lambda index: self._share(index, weights, stacks, q, game))
+        readouts = self.hints.working_readouts() if self.hints is not None else []
+        shares = self._compute(lambda index: self._share(index, weights, readouts, stacks, q, game))
         loss, whole = (float(sum(share[part] for share in shares)) / self.shares for part in (2, 5))
         if not math.isfinite(whole):
             with_hints = f" ({whole} with the hints)" if math.isfinite(loss) else ""

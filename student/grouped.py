@@ -32,6 +32,9 @@ PATCH_BYTES = 1 << 21
 LANES = (16, 8)
 """How many values the kernels handle together, where the groups allow it."""
 
+LINE_BYTES = 64
+"""Of a processor's cache."""
+
 NARROW = 32
 """Features of a group up to which a library's products are slower than :mod:`narrow_kernel`."""
 
@@ -77,10 +80,18 @@ class LayerGeometry(NamedTuple):
         """Return (images, places of an image, features) for the step kernels."""
         return self.images, self.out**2, self.spec.features
 
-    @property
-    def run(self) -> int:
-        """Return how many features lie side by side both in the sums and in the spikes."""
-        return math.gcd(self.sums.width, self.writes.width)
+    def line(self, item_bytes: int) -> tuple[Ints, Ints, Ints]:
+        """Return (lanes, pieces of the sums, pieces of the spikes) of the step kernels.
+
+        A cache line of values where the groups allow it, for fewer would read every line several times: they lie in
+        one group, or fill several.
+        """
+        widths = self.sums.width, self.writes.width
+        for count in (LINE_BYTES // item_bytes, *LANES):
+            if self.spec.features % count == 0 and all(w % count == 0 or count % w == 0 for w in widths):
+                pieces, pieces_to = ((0,) * max(1, count // width) for width in widths)
+                return (0,) * count, pieces, pieces_to
+        return (0,), (0,), (0,)
 
 
 def plan(
@@ -169,10 +180,8 @@ class _Inputs:
 def is_narrow(layer: LayerGeometry, x: Tensor) -> bool:
     """Return True where :mod:`narrow_kernel` computes the layer: few features a group, larger kernels than 1.
 
-    It multiplies in fp32: where spikes are bf16, a library's products of that format are as fast.
+    It multiplies in fp32, spikes of bf16 too.
     """
-    if x.dtype not in (torch.uint8, torch.float32):
-        return False
     width, run = layer.sums.width, layer.reads.width * layer.spec.kernel
     narrow = width <= NARROW or x.dtype == torch.uint8
     return layer.spec.kernel > 1 and layer.out > 2 and narrow and width % 8 == 0 and run % 8 == 0
@@ -290,7 +299,7 @@ def normalised_step(
     step_kernel.normalised_step(
         _array(s), affine_2O.numpy(), (affine_2O if running_2O is None else running_2O).numpy(),
         running_2O is not None, _array(y), _array(y if plain is None else plain), keep, normal_7O.numpy(),
-        layer.shape, tuple(layer.sums), tuple(layer.writes), _lanes(layer.run),
+        layer.shape, tuple(layer.sums), tuple(layer.writes), *layer.line(s.element_size()),
     )  # fmt: skip
     return y, plain, normal_7O
 
@@ -312,7 +321,7 @@ def step_gradient(
     step_kernel.step_gradient(
         _array(s), _array(dy), _array(dy if dy_plain is None else dy_plain), dy_plain is not None, normal_7O.numpy(),
         np.float32(penalty), _array(ds), sums_2O.numpy(), layer.shape, tuple(layer.sums), tuple(layer.writes),
-        _lanes(layer.run),
+        *layer.line(s.element_size()),
     )  # fmt: skip
     return ds, sums_2O[0], sums_2O[1]
 

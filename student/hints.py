@@ -28,6 +28,8 @@ from spikestill.teacher.atari.q_network import Weights
 CENTRE_MOMENTUM = 0.05
 # A unit that varies less than this share of the liveliest one is dead.
 DEAD_SHARE = 1e-3
+# Up to this every number of spikes is exact in bf16.
+EXACT_COUNT = 256
 
 
 def hinted_layers(layers: Sequence[LayerSpec]) -> list[int]:
@@ -71,7 +73,7 @@ class Hints:
         spikes: what the student's layers give for some stacks, {layer: (B, O, H, W)} for the hinted ones.
         components: of each teacher.
         dtype: compute format of the teachers.
-        readout: format of the readouts; None: that of the spikes.
+        readout: format of the readouts' products.
 
     Raises:
         UserError: fewer than two of the stacks are of a game.
@@ -85,7 +87,7 @@ class Hints:
         spikes: dict[int, Tensor],
         components: int,
         dtype: torch.dtype,
-        readout: torch.dtype | None = None,
+        readout: torch.dtype = torch.float32,
     ) -> None:
         self.readout = readout
         device = stacks_BCHW.device
@@ -139,7 +141,15 @@ class Hints:
                 ]
         return targets_BP
 
-    def loss(self, spikes: Mapping[int, Tensor], targets_BP: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def working_readouts(self) -> list[Tensor]:
+        """Return ``parameters`` with the weights in the format of their products, as leaves that collect a gradient."""
+        weights, biases = self.parameters[: len(self.layers)], self.parameters[len(self.layers) :]
+        working = [*(weight.to(self.readout) for weight in weights), *biases]
+        return [each.detach().requires_grad_() for each in working]
+
+    def loss(
+        self, spikes: Mapping[int, Tensor], targets_BP: Tensor, readouts: Sequence[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
         """Return (sum over the readouts of the mean squared error, each layer's mean spikes (S,)).
 
         What a readout sees is centred, s - E s: most neurons fire always or never, and say nothing.
@@ -147,14 +157,15 @@ class Hints:
         Args:
             spikes: of the hinted layers at least, (B, O, H, W).
             targets_BP: from :meth:`targets`; what is NaN there counts for nothing.
+            readouts: from :meth:`working_readouts`.
         """
         total, means = torch.zeros((), device=targets_BP.device), []
         for index, layer in enumerate(self.layers):
             flat = _flat(spikes[layer])
-            means.append(flat.detach().mean(dim=0, dtype=torch.float32))
-            dtype = self.readout or flat.dtype
+            means.append(_mean(flat.detach()))
+            weight, bias = readouts[index], readouts[len(self.layers) + index]
+            dtype = weight.dtype
             centred = flat.to(dtype) - self.centres[layer].to(dtype)
-            weight, bias = self.parameters[index].to(dtype), self.parameters[len(self.layers) + index]
             if dtype == torch.float16 and flat.device.type == "cpu":
                 predicted = F.linear(centred.float(), weight.float()).half().float() + bias
             else:
@@ -201,6 +212,13 @@ def _mean_square(predicted_BP: Tensor, targets_BP: Tensor, whole: bool) -> Tenso
 def _nth(game: int) -> str:
     """Return what follows a name in a checkpoint: nothing for the first game's, as where there is one."""
     return f".{game}" if game else ""
+
+
+def _mean(spikes_BS: Tensor) -> Tensor:
+    """Return the mean (S,) of spikes in fp32, by products, which are faster than sums in a format they widen."""
+    parts = spikes_BS.split(EXACT_COUNT)
+    counts = [torch.ones(1, len(part), dtype=part.dtype, device=part.device) @ part for part in parts]
+    return torch.cat(counts).sum(dim=0, dtype=torch.float32) / len(spikes_BS)
 
 
 def _flat(spikes_BOHW: Tensor) -> Tensor:

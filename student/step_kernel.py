@@ -18,11 +18,13 @@ from spikestill.common.vectors import (
     plus,
     product_sum,
     read,
+    read_pieces,
     spread,
     step,
     times,
     triangle,
     write,
+    write_pieces,
 )
 from spikestill.student.quantise import VARIANCE_EPSILON
 
@@ -41,7 +43,20 @@ def _target(feature, places, block, width):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def normalised_step(  # type: ignore[no-untyped-def]
-    s, affine, running, is_running, y, plain, has_plain, normal, shape, source, target, lanes
+    s,
+    affine,
+    running,
+    is_running,
+    y,
+    plain,
+    has_plain,
+    normal,
+    shape,
+    source,
+    target,
+    lanes,
+    pieces,
+    pieces_to,
 ):
     """Write the spikes y = 1 where s * slope + offset >= 0, else 0, and the normalisation.
 
@@ -60,25 +75,27 @@ def normalised_step(  # type: ignore[no-untyped-def]
         shape: (images, places of an image, features).
         source: (images of a block, groups, features of a group) of ``s``.
         target: the same of ``y``.
-        lanes: a tuple, whose length divides the features of a group of both.
+        lanes: a tuple, as long as so many features are handled together.
+        pieces: a tuple, as long as the groups of ``source`` that these fill, or one element where one holds them all.
+        pieces_to: the same of ``target``.
     """
     images, places, features = shape
     block, groups, width = source
     block_to, groups_to, width_to = target
-    wide = len(lanes)
+    wide, apart, apart_to = len(lanes), block * places * width, block_to * places * width_to
     total, square = np.empty(wide, np.float64), np.empty(wide, np.float64)
     part = np.empty(wide, np.float32)
     epsilon, one, count = np.float32(VARIANCE_EPSILON), np.float32(1.0), images * places
     for feature in range(0, features, wide):
         group, m = feature // width, feature % width
-        pivot = read(s, group * block * places * width + m, lanes)
+        pivot = read_pieces(s, group * block * places * width + m, apart, pieces, lanes)
         total[:] = 0.0
         square[:] = 0.0
         sums, squares, pending = spread(np.float32(0.0), lanes), spread(np.float32(0.0), lanes), 0
         for image in range(images):
             at = ((image // block * groups + group) * block + image % block) * places * width + m
             for place in range(places):
-                difference = minus(read(s, at + place * width, lanes), pivot)
+                difference = minus(read_pieces(s, at + place * width, apart, pieces, lanes), pivot)
                 sums = plus(sums, difference)
                 squares = product_sum(difference, difference, squares)
             pending += places
@@ -110,15 +127,16 @@ def normalised_step(  # type: ignore[no-untyped-def]
             ) * places * width_to + to_feature
             to_plain = image * places * features + feature
             for place in range(places):
-                fired = step(product_sum(read(s, at + place * width, lanes), slope, offset))
-                write(y, to + place * width_to, fired)
+                value = read_pieces(s, at + place * width, apart, pieces, lanes)
+                fired = step(product_sum(value, slope, offset))
+                write_pieces(y, to + place * width_to, apart_to, fired, pieces_to)
                 if has_plain:
                     write(plain, to_plain + place * features, fired)
 
 
 @njit(nogil=True, cache=True)
 def step_gradient(  # type: ignore[no-untyped-def]
-    s, dy, dy_plain, has_plain, normal, penalty, ds, sums, shape, source, target, lanes
+    s, dy, dy_plain, has_plain, normal, penalty, ds, sums, shape, source, target, lanes, pieces, pieces_to
 ):
     """Write ds, sum dx and sum dx n of :func:`spikestill.student.quantise.step_gradient`.
 
@@ -135,11 +153,13 @@ def step_gradient(  # type: ignore[no-untyped-def]
         source: see :func:`normalised_step`.
         target: see :func:`normalised_step`.
         lanes: see :func:`normalised_step`.
+        pieces: see :func:`normalised_step`.
+        pieces_to: see :func:`normalised_step`.
     """
     images, places, features = shape
     block, groups, width = source
     block_to, groups_to, width_to = target
-    wide = len(lanes)
+    wide, apart, apart_to = len(lanes), block * places * width, block_to * places * width_to
     total, total_normal = np.empty(wide, np.float64), np.empty(wide, np.float64)
     part, count = np.empty(wide, np.float32), images * places
     added, nothing = spread(penalty, lanes), spread(np.float32(0.0), lanes)
@@ -158,8 +178,8 @@ def step_gradient(  # type: ignore[no-untyped-def]
             ) * places * width_to + to_feature
             to_plain = image * places * features + feature
             for place in range(places):
-                value = read(s, at + place * width, lanes)
-                gradient = plus(read(dy, to + place * width_to, lanes), added)
+                value = read_pieces(s, at + place * width, apart, pieces, lanes)
+                gradient = plus(read_pieces(dy, to + place * width_to, apart_to, pieces_to, lanes), added)
                 if has_plain:
                     gradient = plus(gradient, read(dy_plain, to_plain + place * features, lanes))
                 dx = times(gradient, triangle(product_sum(value, slope, offset)))
@@ -186,14 +206,14 @@ def step_gradient(  # type: ignore[no-untyped-def]
             ) * places * width_to + to_feature
             to_plain = image * places * features + feature
             for place in range(places):
-                value = read(s, at + place * width, lanes)
-                gradient = plus(read(dy, to + place * width_to, lanes), added)
+                value = read_pieces(s, at + place * width, apart, pieces, lanes)
+                gradient = plus(read_pieces(dy, to + place * width_to, apart_to, pieces_to, lanes), added)
                 if has_plain:
                     gradient = plus(gradient, read(dy_plain, to_plain + place * features, lanes))
                 dx = times(gradient, triangle(product_sum(value, slope, offset)))
                 n = times(minus(value, mu), scale)
                 found = times(minus(dx, product_sum(n, mean_normal, mean)), slope)
-                write(ds, at + place * width, found)
+                write_pieces(ds, at + place * width, apart, found, pieces)
 
 
 @njit(nogil=True, cache=True)

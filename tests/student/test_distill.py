@@ -262,7 +262,7 @@ def test_the_sparsity_penalty_is_one_of_the_batch_however_it_is_shared(folder):
             made.hints, made.shares, made.step = None, shares, made.config.steps
             drawn = [torch.from_numpy(array) for array in made._draw(np.random.default_rng(0))]
             weights = made.network.working_weights()
-            parts = [made._share(index, weights, *drawn)[0] for index in range(shares)]
+            parts = [made._share(index, weights, [], *drawn)[0] for index in range(shares)]
             # Of the last layer's beta: no statistics of a share stand between it and the loss.
             gradients.append(torch.stack([part[-1].float() for part in parts]).sum(dim=0))
             made.close()

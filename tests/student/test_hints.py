@@ -59,7 +59,9 @@ def test_loss_is_the_squared_error_of_centred_readouts(made):
             centred @ hints.parameters[index].detach().double().T + hints.parameters[3 + index].detach()
         )
         expected += float(((predicted - targets) ** 2).mean().detach())
-    assert float(hints.loss(spikes, targets)[0].detach()) == pytest.approx(expected, rel=1e-4)
+    assert float(hints.loss(spikes, targets, hints.parameters)[0].detach()) == pytest.approx(
+        expected, rel=1e-4
+    )
 
 
 def test_gradient_reaches_every_layer_below_a_readout(made):
@@ -69,7 +71,7 @@ def test_gradient_reaches_every_layer_below_a_readout(made):
             parameter.uniform_(-0.01, 0.01)
     weights = network.working_weights()
     _, _, spikes = network.propagate(stacks, weights)
-    loss, _ = hints.loss(spikes, hints.targets(stacks, ONE_GAME))
+    loss, _ = hints.loss(spikes, hints.targets(stacks, ONE_GAME), hints.parameters)
     gradients = torch.autograd.grad(loss, weights, allow_unused=True)
     assert gradients[9] is None
     assert all(bool((gradient != 0).any()) for gradient in gradients[:9])
@@ -105,12 +107,12 @@ def test_of_several_games_each_frame_is_hinted_by_its_own_teacher_alone(made):
             parameter.uniform_(-0.01, 0.01, generator=random)
             for part, own in zip(parameter.split(3), alone, strict=True):
                 own.parameters[index].copy_(part)
-    loss, _ = both.loss(chosen, both.targets(stacks, game))
+    loss, _ = both.loss(chosen, both.targets(stacks, game), both.parameters)
     wanted = torch.zeros(())
     for index, own in enumerate(alone):
         rows = game == index
         mine = {layer: values[rows] for layer, values in chosen.items()}
-        part, _ = own.loss(mine, own.targets(stacks[rows], ONE_GAME[rows]))
+        part, _ = own.loss(mine, own.targets(stacks[rows], ONE_GAME[rows]), own.parameters)
         wanted = wanted + part * rows.sum() / len(game)
     torch.testing.assert_close(loss, wanted)
     gradients = torch.autograd.grad(loss, both.parameters)
@@ -121,7 +123,7 @@ def test_of_several_games_each_frame_is_hinted_by_its_own_teacher_alone(made):
         wiped = Hints(teachers, stacks.flip(0), game, chosen, 3, torch.float32)
         assert not torch.equal(wiped.means[1], both.means[1])
         wiped.set_state({name: tensor.clone() for name, tensor in both.state().items()})
-    assert torch.equal(wiped.loss(chosen, wiped.targets(stacks, game))[0], loss)
+    assert torch.equal(wiped.loss(chosen, wiped.targets(stacks, game), wiped.parameters)[0], loss)
 
 
 def test_a_game_that_hardly_occurs_is_named(made):

@@ -83,7 +83,7 @@ def gradients(precision: str, trained: Learner, replay: Replay, batch: Batch) ->
     learner.target = q_network.working_copy(
         trained.target, learner.format.body, learner.format.head, requires_grad=False
     )
-    found, _ = learner.gradients(batch)
+    found, *_ = learner.gradients(batch)
     learner.close()
     return found
 

@@ -2,11 +2,15 @@
 
 On a CPU the batch is shared among threads, each of which gathers, runs forward and backward on its
 share; the shares' gradients are added in a fixed order, so that the result does not depend on timing.
+Adding, clipping and Adam's step are two passes over the weights by the same threads.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +20,7 @@ from spikestill.configs.teach import TeachConfig
 from spikestill.teacher.atari.learner import DivergedError, Learner, Share, UpdateReport
 from spikestill.teacher.atari.q_network import Weights
 from spikestill.teacher.atari.replay import Batch, Replay
+from spikestill.teacher.atari.weight_passes import AdamStep, Moments, WeightPasses
 
 
 class HostLearner(Learner):
@@ -35,6 +40,11 @@ class HostLearner(Learner):
         self.pool = ThreadPoolExecutor(
             self.shares, "gradient", initializer=torch.set_num_threads, initargs=(1,)
         )
+        self.passes = WeightPasses(self.master, self._in_threads) if self.device.type == "cpu" else None
+
+    def _in_threads(self, work: Callable[[int, int], Any]) -> list[Any]:
+        """Return what ``work(thread, threads)`` gives in each of the gradient threads."""
+        return list(self.pool.map(work, range(self.shares), itertools.repeat(self.shares)))
 
     def stacks(self, stacks_BHWC: np.ndarray) -> Tensor:
         """Return channels-last stacks as a (B, 4, 84, 84) tensor on the device, without copying on a CPU."""
@@ -49,19 +59,21 @@ class HostLearner(Learner):
         )
         return self.differentiate(s_tm1, s_t, a_tm1, r_t, discount_t, weight)
 
-    def gradients(self, batch: Batch) -> tuple[Weights, list[Share]]:
-        """Return the batch's fp32 gradients by name, the loss scale divided out, and what each share found."""
+    def gradients(self, batch: Batch) -> tuple[Weights, float, list[Share]]:
+        """Return the batch's fp32 gradients by name, the loss scale divided out, their L2 norm, and the shares.
+
+        The next call writes over the gradients.
+        """
         shares = list(self.pool.map(lambda i: self._share(batch.share(i, self.shares)), range(self.shares)))
-        found: Weights = {}
-        for index, name in enumerate(self.master):
-            gradient = shares[0][0][index].float()
-            for other in shares[1:]:
-                gradient = gradient + other[0][index].float()
-            # The fused optimiser reads a gradient's memory in its parameter's order.
-            found[name] = (
-                gradient.div_(self.scale.value).contiguous() if self.format.scaled else gradient.contiguous()
-            )
-        return found, shares
+        if self.passes is not None:
+            norm = self.passes.add([share[0] for share in shares], 1.0 / self.scale.value)
+            return self.passes.gradients, norm, shares
+        (only,) = shares
+        found = {
+            name: gradient.float().div(self.scale.value).contiguous()
+            for name, gradient in zip(self.master, only[0], strict=True)
+        }
+        return found, float(torch.stack([each.norm() for each in found.values()]).norm()), shares
 
     def update(self, batch: Batch, learning_rate: float) -> UpdateReport:
         """Do one gradient step on ``batch``; none where a gradient overflows under loss scaling.
@@ -70,11 +82,8 @@ class HostLearner(Learner):
             DivergedError: the loss or a gradient is not finite, with no loss scale left to blame; the weights are
                 left as they were.
         """
-        gradients, shares = self.gradients(batch)
-        parameters = self.hand_over(gradients)
+        gradients, norm, shares = self.gradients(batch)
         loss = float(sum(share[1] for share in shares))
-        limit = self.config.max_gradient_norm or float("inf")
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit))
         error = torch.cat([share[2] for share in shares]).cpu().numpy()
         q = float(torch.cat([share[3] for share in shares]).mean())
         finite = bool(np.isfinite(loss) and np.isfinite(norm))
@@ -94,11 +103,39 @@ class HostLearner(Learner):
             self.scale.update(finite)
         if not finite:
             return UpdateReport(loss, q, norm, error, skipped=True)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate * group["factor"]
-        self.step_weights()
+        clip = min(1.0, (self.config.max_gradient_norm or float("inf")) / (norm + 1e-6))
+        if self.passes is not None and isinstance(self.optimizer, torch.optim.Adam):
+            self._step_adam(self.passes, self.optimizer, clip, learning_rate)
+        else:
+            self.hand_over({name: gradient * clip for name, gradient in gradients.items()})
+            for group in self.optimizer.param_groups:
+                group["lr"] = learning_rate * group["factor"]
+            self.step_weights()
         self.updates += 1
         return UpdateReport(loss, q, norm, error)
+
+    def _step_adam(
+        self, passes: WeightPasses, optimizer: torch.optim.Adam, clip: float, learning_rate: float
+    ) -> None:
+        """Do what PyTorch's Adam would do with the added gradients times ``clip``, to the moments that it keeps."""
+        config = self.config
+        moments: dict[str, Moments] = {}
+        steps: dict[str, AdamStep] = {}
+        for group in self.groups:
+            for parameter, names in zip(group.parameters, group.names_by_parameter(), strict=True):
+                state = optimizer.state[parameter]
+                if not state:
+                    state["step"] = torch.zeros(())
+                    state |= {each: torch.zeros_like(parameter) for each in ("exp_avg", "exp_avg_sq")}
+                state["step"] += 1
+                rate = learning_rate * group.factor
+                step = AdamStep.at(int(state["step"]), clip, rate, config.optimizer_epsilon, config.averaging)
+                sizes = [self.master[name].numel() for name in names]
+                m, v = (state[each].view(-1).split(sizes) for each in ("exp_avg", "exp_avg_sq"))
+                moments |= {name: Moments(m[i].numpy(), v[i].numpy()) for i, name in enumerate(names)}
+                steps |= dict.fromkeys(names, step)
+        passes.step(self.master, self.mean if config.averaging else {}, moments, steps)
+        self.refresh_working()
 
     def learn(
         self, rng: np.random.Generator, updates: int, beta: float, learning_rate: float

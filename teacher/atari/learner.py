@@ -65,6 +65,11 @@ class Group:
     parameters: list[Tensor]
     factor: float
 
+    def names_by_parameter(self) -> list[list[str]]:
+        """Return the names of the weights that each parameter holds: all in a flat one, else one each."""
+        flat = len(self.parameters) < len(self.names)
+        return [self.names] if flat else [[name] for name in self.names]
+
 
 class Learner(abc.ABC):
     """Owns the weights and the optimiser; how a batch is drawn, and where, is for those that derive from it.
@@ -176,6 +181,8 @@ class Learner(abc.ABC):
     ) -> Share:
         """Return a share's gradients, scaled, and what it found; stacks are (b, 4, 84, 84), the others (b,)."""
         with torch.no_grad():
+            # Two networks look at it: converted once.
+            s_t = s_t.to(self.working["conv1.weight"].dtype)
             target_t = self._targets(s_tm1, s_t, a_tm1, r_t, discount_t)
         q_tm1 = self.q_values(self.working, s_tm1)
         loss, error = td_loss(q_tm1, a_tm1, target_t, weight)

@@ -63,7 +63,7 @@ def test_an_update_is_double_dqn_on_prioritised_n_step_returns():
     assert (error.abs() > 1).any()
     assert (error.abs() < 1).any()
     loss.backward()
-    found, shares = learner.gradients(batch)
+    found, _, shares = learner.gradients(batch)
     np.testing.assert_allclose(torch.cat([share[2] for share in shares]).numpy(), error, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(float(sum(share[1] for share in shares)), loss.item(), rtol=1e-5)
     for (name, gradient), parameter in zip(found.items(), online.parameters(), strict=True):

@@ -286,10 +286,7 @@ def test_gradient_shares_add_up_to_the_whole_batch():
     grads: list[dict[str, torch.Tensor]] = []
     for threads in (1, 2):
         learner = HostLearner(config, 4, training.replay, threads)
-        learner.update(batch, 0.0)
-        grads.append(
-            {name: weight.grad for name, weight in learner.master.items() if weight.grad is not None}
-        )
+        grads.append(learner.gradients(batch)[0])
         learner.close()
     training.close()
     assert len(grads[0]) == 10

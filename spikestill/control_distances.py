@@ -196,7 +196,7 @@ def read_all(folder: Path) -> list[Distances]:
 
 
 def options_of(words: Sequence[str]) -> ControlConfig:
-    """Return the options of a training as `spikestill teach` takes them, in fp16 unless they say otherwise.
+    """Return the options of a training as `spikestill teach` takes them, in fp16 unless they or their recipe say more.
 
     Raises:
         UserError: an option is unknown, its value impossible, or none of the training's.
@@ -209,7 +209,9 @@ def options_of(words: Sequence[str]) -> ControlConfig:
         if name != "config":
             raise UserError(f"--{name} is none of the training's options", f"omit --{name}")
     recipe = find_recipe(given.common["config"]) if "config" in given.common else None
-    return load(ControlConfig, recipe, {"precision": "fp16", **given.own})
+    found = load(ControlConfig, recipe, given.own)
+    chosen = "precision" in given.own or found.precision != "fp32"
+    return found if chosen else dataclasses.replace(found, precision="fp16")
 
 
 def main() -> None:

@@ -272,3 +272,15 @@ def test_a_pair_of_the_same_format_is_refused(monkeypatch):
         monkeypatch.setattr("sys.argv", ["control_distances", "swimmer", *options])
         with pytest.raises(SystemExit, match=message):
             control_distances.main()
+
+
+def test_a_recipes_own_format_is_compared_and_fp16_where_none_is_given(tmp_path):
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("precision: bf16\n")
+    for options, wanted in (
+        ([], "fp16"),
+        (["--config", "teach-sac"], "fp16"),
+        (["--config", str(recipe)], "bf16"),
+        (["--config", str(recipe), "--precision", "e4m3"], "e4m3"),
+    ):
+        assert control_distances.options_of(["cartpole_swingup", *options]).precision == wanted

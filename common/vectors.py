@@ -20,7 +20,7 @@ from numba.extending import intrinsic, models, register_model
 I16, I32, FLOAT = ir.IntType(16), ir.IntType(32), ir.FloatType()
 FAST = ("contract", "reassoc", "nsz")
 ALIGNMENT = {FLOAT: 4, I16: 2}
-"""Bytes; of what is only read as bytes, 1."""
+"""In bytes. Elements of one byte, which are only read, have 1."""
 
 
 def vector_lanes() -> int:
@@ -115,7 +115,7 @@ def write(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
 
 @intrinsic
 def read_pieces(typing_context: Any, array: Any, index: Any, stride: Any, pieces: Any, lanes: Any) -> Any:
-    """Return the lanes of ``array`` that lie in ``len(pieces)`` pieces, a power of two, ``stride`` apart."""
+    """Return the lanes of ``array`` that lie in ``len(pieces)`` pieces ``stride`` apart; the number is a power of 2."""
     many, count = len(pieces), len(lanes)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

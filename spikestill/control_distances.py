@@ -29,7 +29,7 @@ from spikestill.common.errors import UserError, restoring
 from spikestill.common.json_file import read_object
 from spikestill.common.provenance import Provenance, check_schema
 from spikestill.configs.control import ControlConfig
-from spikestill.configs.loading import build, find_recipe, load, plain
+from spikestill.configs.loading import build, find_recipe, load, plain, read_recipe
 from spikestill.control_curves import file_name
 
 SCHEMA, VERSION = "spikestill.control-distances", 1
@@ -196,7 +196,7 @@ def read_all(folder: Path) -> list[Distances]:
 
 
 def options_of(words: Sequence[str]) -> ControlConfig:
-    """Return the options of a training as `spikestill teach` takes them, in fp16 unless they or their recipe say more.
+    """Return the options of a training as `spikestill teach` takes them, in fp16 where neither they nor a recipe say.
 
     Raises:
         UserError: an option is unknown, its value impossible, or none of the training's.
@@ -209,9 +209,8 @@ def options_of(words: Sequence[str]) -> ControlConfig:
         if name != "config":
             raise UserError(f"--{name} is none of the training's options", f"omit --{name}")
     recipe = find_recipe(given.common["config"]) if "config" in given.common else None
-    found = load(ControlConfig, recipe, given.own)
-    chosen = "precision" in given.own or found.precision != "fp32"
-    return found if chosen else dataclasses.replace(found, precision="fp16")
+    said = {"precision": "fp16"} | ({} if recipe is None else read_recipe(recipe)) | given.own
+    return load(ControlConfig, recipe, {**given.own, "precision": said["precision"]})
 
 
 def main() -> None:

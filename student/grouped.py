@@ -36,7 +36,10 @@ LINE_BYTES = 64
 """Of a processor's cache."""
 
 NARROW = 32
-"""Features of a group up to which a library's products are slower than :mod:`narrow_kernel`."""
+"""Features of a group up to which a library's products, forward and backward, are slower than :mod:`narrow_kernel`.
+
+Measured in fp32 on AVX2 and AVX-512, in bf16 with AMX alone: there 16 features a group took 8.5 ms in place of 13.
+"""
 
 Ints = tuple[int, ...]
 
@@ -83,8 +86,8 @@ class LayerGeometry(NamedTuple):
     def line(self, item_bytes: int) -> tuple[Ints, Ints, Ints]:
         """Return (lanes, pieces of the sums, pieces of the spikes) of the step kernels.
 
-        A cache line of values where the groups allow it, for fewer would read every line several times: they lie in
-        one group, or fill several.
+        The lanes are a cache line of values where the groups allow it: with fewer every line is read several times.
+        They lie in one group, or they fill several whole groups, a piece each.
         """
         widths = self.sums.width, self.writes.width
         for count in (LINE_BYTES // item_bytes, *LANES):
@@ -180,7 +183,7 @@ class _Inputs:
 def is_narrow(layer: LayerGeometry, x: Tensor) -> bool:
     """Return True where :mod:`narrow_kernel` computes the layer: few features a group, larger kernels than 1.
 
-    It multiplies in fp32, spikes of bf16 too.
+    It multiplies in fp32, spikes of bf16 too; fp16 comes here never, see :meth:`StudentNetwork.propagate`.
     """
     width, run = layer.sums.width, layer.reads.width * layer.spec.kernel
     narrow = width <= NARROW or x.dtype == torch.uint8

@@ -215,7 +215,12 @@ def _nth(game: int) -> str:
 
 
 def _mean(spikes_BS: Tensor) -> Tensor:
-    """Return the mean (S,) of spikes in fp32, by products, which are faster than sums in a format they widen."""
+    """Return the mean (S,) of spikes in fp32.
+
+    Where bf16 is native a product with ones takes half of a sum's time.
+    """
+    if spikes_BS.dtype != torch.bfloat16:
+        return spikes_BS.mean(dim=0, dtype=torch.float32)
     parts = spikes_BS.split(EXACT_COUNT)
     counts = [torch.ones(1, len(part), dtype=part.dtype, device=part.device) @ part for part in parts]
     return torch.cat(counts).sum(dim=0, dtype=torch.float32) / len(spikes_BS)

@@ -75,8 +75,8 @@ def normalised_step(  # type: ignore[no-untyped-def]
         shape: (images, places of an image, features).
         source: (images of a block, groups, features of a group) of ``s``.
         target: the same of ``y``.
-        lanes: a tuple, as long as so many features are handled together.
-        pieces: a tuple, as long as the groups of ``source`` that these fill, or one element where one holds them all.
+        lanes: a tuple; its length is the number of features that are handled together.
+        pieces: a tuple; its length is the number of groups of ``source`` that these features fill, 1 for a part of one.
         pieces_to: the same of ``target``.
     """
     images, places, features = shape

@@ -181,8 +181,8 @@ class Learner(abc.ABC):
     ) -> Share:
         """Return a share's gradients, scaled, and what it found; stacks are (b, 4, 84, 84), the others (b,)."""
         with torch.no_grad():
-            # Two networks look at it: converted once.
-            s_t = s_t.to(self.working["conv1.weight"].dtype)
+            # All networks read the same copy.
+            s_tm1, s_t = (stacks.to(self.working["conv1.weight"].dtype) for stacks in (s_tm1, s_t))
             target_t = self._targets(s_tm1, s_t, a_tm1, r_t, discount_t)
         q_tm1 = self.q_values(self.working, s_tm1)
         loss, error = td_loss(q_tm1, a_tm1, target_t, weight)

@@ -7,7 +7,8 @@ memory. Here the first pass adds the shares and sums squares, and the second doe
 Weights are cut into chunks, whatever the number of threads, and the chunks' sums are added in their order: the result
 does not depend on that number.
 
-Arrays are flat, (P,) for the P numbers of one weight; fp32 but for the shares' gradients, which may be bf16.
+Arrays are flat, (P,) for the P numbers of one weight; fp32 but for the shares' gradients, which may be bf16. Those of
+other formats are made fp32 before.
 """
 
 from __future__ import annotations
@@ -46,37 +47,41 @@ class Moments(NamedTuple):
 class AdamStep(NamedTuple):
     """What an update of one weight is made with.
 
-    p <- p - rate m / (sqrt(v) / root + epsilon), with m and v the moments after this update.
+    p <- p - size m / (sqrt(v) / root + epsilon), with m and v the moments after this update.
 
     Attributes:
         clip: factor on the gradient.
-        rate: step size over 1 - beta1^t.
+        size: step size over 1 - beta1^t.
         root: sqrt(1 - beta2^t).
         epsilon: beside the root, Kingma 2015, Algorithm 1.
-        averaging: decay of the running mean of the weights, where there is one.
+        rest: weight of the new weights in their running mean, 1 less its decay, where there is one.
     """
 
     clip: float
-    rate: float
+    size: float
     root: float
     epsilon: float
-    averaging: float
+    rest: float
 
     @classmethod
-    def at(cls, update: int, clip: float, rate: float, epsilon: float, averaging: float) -> AdamStep:
-        """Return the step of update number ``update``, from 1 on."""
-        return cls(clip, rate / (1.0 - BETA1**update), math.sqrt(1.0 - BETA2**update), epsilon, averaging)
+    def at(cls, update: int, clip: float, step_size: float, epsilon: float, averaging: float) -> AdamStep:
+        """Return the step of update number ``update``, from 1 on; ``averaging`` is the running mean's decay."""
+        size, root = step_size / (1.0 - BETA1**update), math.sqrt(1.0 - BETA2**update)
+        return cls(clip, size, root, epsilon, 1.0 - averaging)
 
 
-def flat(tensor: Tensor) -> Array:
-    """Return the numbers of a tensor as (P,), bf16 as uint16, other formats as fp32.
-
-    They are the tensor's own where it lies in order, and in one of these two formats.
-    """
+def readable(tensor: Tensor) -> Array:
+    """Return the numbers of a tensor as (P,), bf16 as uint16, other formats as fp32; a copy where it must be one."""
     tensor = tensor.detach().contiguous()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(np.uint16).reshape(-1)
     return tensor.float().numpy().reshape(-1)
+
+
+def writable(tensor: Tensor) -> Array:
+    """Return the numbers of an fp32 tensor that lies in order as (P,), never a copy."""
+    assert tensor.dtype == torch.float32
+    return tensor.detach().view(-1).numpy()
 
 
 @njit(nogil=True, cache=True)
@@ -139,10 +144,10 @@ def adam(p, m, v, mean, g, step, begin, end):  # type: ignore[no-untyped-def]
 
     ``step`` is an :class:`AdamStep` in fp32. ``mean`` has no elements where there is no running mean.
     """
-    clip, rate, root, epsilon, averaging = step
+    clip, size, root, epsilon, rest = step
     one = np.float32(1.0)
     rest1, beta2, rest2 = np.float32(1.0 - BETA1), np.float32(BETA2), np.float32(1.0 - BETA2)
-    scale, rest = one / root, one - averaging
+    scale = one / root
     for block in range(begin, end, BLOCK):
         stop = min(block + BLOCK, end)
         p_b, m_b, v_b, g_b = p[block:stop], m[block:stop], v[block:stop], g[block:stop]
@@ -151,7 +156,7 @@ def adam(p, m, v, mean, g, step, begin, end):  # type: ignore[no-untyped-def]
             m_b[i] += rest1 * (each - m_b[i])
             v_b[i] = beta2 * v_b[i] + rest2 * each * each
         for i in range(stop - block):
-            p_b[i] -= rate * m_b[i] / (np.sqrt(v_b[i]) * scale + epsilon)
+            p_b[i] -= size * m_b[i] / (np.sqrt(v_b[i]) * scale + epsilon)
         if mean.size:
             mean_b = mean[block:stop]
             for i in range(stop - block):
@@ -174,7 +179,7 @@ class WeightPasses:
             for name, weight in weights.items()
         }
         self.in_threads = in_threads
-        self.chunked = [
+        self.chunks = [
             (name, begin, min(begin + CHUNK, weight.numel()))
             for name, weight in weights.items()
             for begin in range(0, weight.numel(), CHUNK)
@@ -190,15 +195,16 @@ class WeightPasses:
             factor: of the sum.
         """
         parts = {
-            name: tuple(flat(share[index]) for share in shares) for index, name in enumerate(self.gradients)
+            name: tuple(readable(share[index]) for share in shares)
+            for index, name in enumerate(self.gradients)
         }
-        total = {name: flat(gradient) for name, gradient in self.gradients.items()}
+        total = {name: writable(gradient) for name, gradient in self.gradients.items()}
 
         def work(name: str, begin: int, end: int) -> float:
             return float(add_gradients(total[name], parts[name], np.float32(factor), begin, end, LANES, ONE))
 
         square = sum(self._over_chunks(work))
-        return math.sqrt(square) if square <= LARGEST else math.inf
+        return math.inf if square > LARGEST else math.sqrt(square)
 
     def step(
         self, weights: Weights, mean: Weights, moments: dict[str, Moments], steps: dict[str, AdamStep]
@@ -212,7 +218,7 @@ class WeightPasses:
             steps: of each weight.
         """
         p, means, g = (
-            {name: flat(each) for name, each in some.items()} for some in (weights, mean, self.gradients)
+            {name: writable(each) for name, each in some.items()} for some in (weights, mean, self.gradients)
         )
         none = np.empty(0, np.float32)
         scalars = {name: tuple(np.float32(value) for value in step) for name, step in steps.items()}
@@ -226,9 +232,9 @@ class WeightPasses:
     def _over_chunks(self, work: Callable[[str, int, int], float]) -> list[float]:
         """Return what ``work(name, begin, end)`` gives for every chunk, in their order."""
         turns = self.in_threads(
-            lambda thread, threads: [work(*each) for each in self.chunked[thread::threads]]
+            lambda thread, threads: [work(*each) for each in self.chunks[thread::threads]]
         )
-        found = [0.0] * len(self.chunked)
+        found = [0.0] * len(self.chunks)
         for thread, some in enumerate(turns):
             found[thread :: len(turns)] = some
         return found

@@ -275,11 +275,15 @@ def test_a_pair_of_the_same_format_is_refused(monkeypatch):
 
 
 def test_a_recipes_own_format_is_compared_and_fp16_where_none_is_given(tmp_path):
-    recipe = tmp_path / "mine.yaml"
+    recipe, fp32, silent = (tmp_path / f"{name}.yaml" for name in ("mine", "fp32", "silent"))
     recipe.write_text("precision: bf16\n")
+    fp32.write_text("precision: fp32\n")
+    silent.write_text("seed: 1\n")
     for options, wanted in (
         ([], "fp16"),
         (["--config", "teach-sac"], "fp16"),
+        (["--config", str(silent)], "fp16"),
+        (["--config", str(fp32)], "fp32"),  # which measure() refuses
         (["--config", str(recipe)], "bf16"),
         (["--config", str(recipe), "--precision", "e4m3"], "e4m3"),
     ):

@@ -4,7 +4,7 @@ import torch
 
 from spikestill.common.errors import UserError
 from spikestill.student.architectures import ARCHITECTURES, architecture
-from spikestill.student.hints import Hints, hinted_layers, principal_components
+from spikestill.student.hints import Hints, _mean, hinted_layers, principal_components
 from spikestill.student.network import StudentNetwork
 from spikestill.teacher.atari import q_network
 from tests.nets import random_stack
@@ -131,3 +131,34 @@ def test_a_game_that_hardly_occurs_is_named(made):
     teachers = [q_network.initial_weights(6, torch.Generator().manual_seed(1))] * 2
     with pytest.raises(UserError, match="0 of the 12 frames that the hints begin with are of game 2"):
         Hints(teachers, stacks, ONE_GAME, {}, 3, torch.float32)
+
+
+def test_readouts_work_in_their_own_format_and_the_gradient_is_the_parameters(made):
+    network, stacks, _ = made
+    _, _, spikes = network.propagate(stacks, network.working_weights())
+    chosen = {index: spikes[index].detach().bfloat16() for index in hinted_layers(architecture("1chip"))}
+    teacher = q_network.initial_weights(6, torch.Generator().manual_seed(1))
+    hints = Hints([teacher], stacks, ONE_GAME, chosen, 4, torch.float32, torch.bfloat16)
+    with torch.no_grad():
+        for parameter in hints.parameters:
+            parameter.uniform_(-0.01, 0.01)
+    readouts = hints.working_readouts()
+    assert [each.dtype for each in readouts] == 3 * [torch.bfloat16] + 3 * [torch.float32]
+    targets = hints.targets(stacks, ONE_GAME)
+    loss, means = hints.loss(chosen, targets, readouts)
+    found = torch.autograd.grad(loss, readouts)
+    wide = {layer: each.float() for layer, each in chosen.items()}
+    wanted, wanted_means = hints.loss(wide, targets, hints.parameters)
+    assert float(loss.detach()) == pytest.approx(float(wanted.detach()), rel=0.02)
+    for one, other in zip(found, torch.autograd.grad(wanted, hints.parameters), strict=True):
+        # A bias's is a mean of errors that nearly cancel.
+        assert (one.float() - other).norm() < (0.05 if one.ndim == 2 else 0.3) * other.norm()
+    for one, other in zip(means, wanted_means, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("rows", [3, 256, 515])
+def test_the_mean_of_spikes_is_exact_in_bf16(rows):
+    spikes = (torch.rand(rows, 40, generator=torch.Generator().manual_seed(0)) < 0.9).bfloat16()
+    spikes[:, 0] = 1.0
+    assert torch.equal(_mean(spikes), spikes.float().sum(dim=0) / rows)

@@ -137,3 +137,35 @@ def test_the_priorities_of_an_update_that_was_skipped_stay_as_they_were():
     assert replay.max_priority == largest
     assert torch.equal(learner.state()["master.hidden.weight"], before)
     learner.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"max_gradient_norm": 1e-3, "averaging": 0.99},
+        {"flat_masters": True, "dueling": True, "head_learning_rate_factor": 0.5, "averaging": 0.9},
+        {"optimizer": "rmsprop", "max_gradient_norm": 1e-3},
+        {"precision": "fp16", "flat_masters": True},
+    ],
+    ids=["plain", "clipped", "flat", "rmsprop", "fp16"],
+)
+def test_updates_in_two_passes_are_pytorchs(options):
+    """Beside the way that a GPU's weights go: PyTorch's norm, its clipping by a product, its optimiser."""
+    replay, batch = replay_and_batch()
+    config = dataclasses.replace(TINY, **({"precision": "fp32", "batch_size": 32} | options))
+    ours, theirs = (HostLearner(config, ACTIONS, replay, threads=1) for _ in range(2))
+    theirs.passes = None
+    for _ in range(4):
+        found, wanted = (learner.update(batch, 1e-3) for learner in (ours, theirs))
+        assert found.gradient_norm == pytest.approx(wanted.gradient_norm, rel=1e-3)
+    mine, other = ours.state(), theirs.state()
+    assert mine.keys() == other.keys()
+    for name, tensor in mine.items():
+        if name.startswith(("master", "mean", "optimizer")):
+            scale = float(other[name].abs().max())
+            # In fp16 a weight's last bit moves the working copy's.
+            tolerance = 2e-2 if options.get("precision") == "fp16" else 2e-4
+            np.testing.assert_allclose(tensor, other[name], rtol=0, atol=tolerance * scale, err_msg=name)
+    for learner in (ours, theirs):
+        learner.close()

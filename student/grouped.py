@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spikestill.common.kernel_arrays import kernel_array
 from spikestill.common.vectors import vector_lanes
 from spikestill.student import narrow_kernel, step_kernel
 from spikestill.student.architectures import LayerSpec
@@ -125,12 +126,6 @@ def plan(
     return found
 
 
-def _array(tensor: Tensor) -> Any:
-    if tensor.dtype == torch.bfloat16:
-        return tensor.detach().view(torch.int16).numpy().view(np.uint16).reshape(-1)
-    return tensor.detach().numpy().reshape(-1)
-
-
 def _lanes(size: int) -> Ints:
     return (0,) * next((count for count in LANES if size % count == 0), 1)
 
@@ -165,15 +160,15 @@ class _Inputs:
             return self.x.view(-1, layer.reads.groups, self.rows, layer.fan_in)[index]
         if self.pixels:
             step_kernel.gather_pixels(
-                _array(self.x), _array(self.patches), index * layer.reads.block, layer.reads.block,
+                kernel_array(self.x), kernel_array(self.patches), index * layer.reads.block, layer.reads.block,
                 _pixel_geometry(layer), _lanes(layer.spec.kernel),
             )  # fmt: skip
         else:
             size = layer.reads.groups * layer.reads.block * layer.side**2 * layer.reads.width
             step_kernel.gather(
-                _array(self.x),
+                kernel_array(self.x),
                 index * size,
-                _array(self.patches),
+                kernel_array(self.patches),
                 _geometry(layer),
                 _lanes(layer.reads.width),
             )
@@ -183,7 +178,7 @@ class _Inputs:
 def is_narrow(layer: LayerGeometry, x: Tensor) -> bool:
     """Return True where :mod:`narrow_kernel` computes the layer: few features a group, larger kernels than 1.
 
-    It multiplies in fp32, spikes of bf16 too; fp16 comes here never, see :meth:`StudentNetwork.propagate`.
+    It multiplies in fp32, spikes of bf16 too; fp16 never comes here, see :meth:`StudentNetwork.propagate`.
     """
     width, run = layer.sums.width, layer.reads.width * layer.spec.kernel
     narrow = width <= NARROW or x.dtype == torch.uint8
@@ -198,14 +193,16 @@ def _narrow_sums(x: Tensor, weight_GMK: Tensor, layer: LayerGeometry) -> Tensor:
     out, width = layer.out, layer.sums.width
     s = torch.empty(layer.images * out**2 * layer.spec.features, dtype=weight_GMK.dtype)
     weight_GKM = weight_GMK.float().transpose(1, 2).contiguous()
-    found, geometry = _array(s), _pixel_geometry(layer)
+    found, geometry = kernel_array(s), _pixel_geometry(layer)
     tile = narrow_kernel.tile(out, width, vector_lanes())
     if x.dtype == torch.uint8:
-        narrow_kernel.pixel_sums(_array(x), _array(weight_GKM), found, layer.images, geometry, width, tile)
+        narrow_kernel.pixel_sums(
+            kernel_array(x), kernel_array(weight_GKM), found, layer.images, geometry, width, tile
+        )
         return s
     lanes = _lanes(math.gcd(layer.reads.width, width))
     narrow_kernel.sums(
-        _array(x), _array(weight_GKM), found, _narrow_layout(layer), geometry, width, tile, lanes
+        kernel_array(x), kernel_array(weight_GKM), found, _narrow_layout(layer), geometry, width, tile, lanes
     )
     return s
 
@@ -219,13 +216,21 @@ def _narrow_gradient(
     if x.dtype == torch.uint8:
         tile = narrow_kernel.tile(layer.spec.kernel, width, vector_lanes())
         narrow_kernel.pixel_gradients(
-            _array(x), _array(ds), _array(dw_GKM), layer.images, geometry, width, tile, _lanes(width)
+            kernel_array(x),
+            kernel_array(ds),
+            kernel_array(dw_GKM),
+            layer.images,
+            geometry,
+            width,
+            tile,
+            _lanes(width),
         )
         return None, dw_GKM.transpose(1, 2)
     tiles = (narrow_kernel.tile(run, width, vector_lanes()), narrow_kernel.tile(out, run, vector_lanes()))
     dx = torch.empty(x.shape, dtype=ds.dtype)
     narrow_kernel.gradients(
-        _array(x), _array(ds), _array(weight_GMK.float().contiguous()), _array(dx), _array(dw_GKM),
+        kernel_array(x), kernel_array(ds), kernel_array(weight_GMK.float().contiguous()), kernel_array(dx),
+        kernel_array(dw_GKM),
         _narrow_layout(layer), geometry, width, *tiles, _lanes(math.gcd(layer.reads.width, width)),
     )  # fmt: skip
     return dx, dw_GKM.transpose(1, 2)
@@ -274,7 +279,7 @@ def sums_gradient(
         patches = torch.bmm(ds_GNM, weight_GMK)
         size = layer.reads.groups * layer.reads.block * layer.side**2 * layer.reads.width
         step_kernel.scatter(
-            _array(patches), _array(dx), index * size, _geometry(layer), _lanes(layer.reads.width)
+            kernel_array(patches), kernel_array(dx), index * size, _geometry(layer), _lanes(layer.reads.width)
         )
     return dx, dw
 
@@ -300,8 +305,8 @@ def normalised_step(
     y, normal_7O = torch.empty(s.shape, dtype=dtype), torch.empty(7, layer.spec.features)
     plain = torch.empty(s.shape, dtype=dtype) if keep else None
     step_kernel.normalised_step(
-        _array(s), affine_2O.numpy(), (affine_2O if running_2O is None else running_2O).numpy(),
-        running_2O is not None, _array(y), _array(y if plain is None else plain), keep, normal_7O.numpy(),
+        kernel_array(s), affine_2O.numpy(), (affine_2O if running_2O is None else running_2O).numpy(),
+        running_2O is not None, kernel_array(y), kernel_array(y if plain is None else plain), keep, normal_7O.numpy(),
         layer.shape, tuple(layer.sums), tuple(layer.writes), *layer.line(s.element_size()),
     )  # fmt: skip
     return y, plain, normal_7O
@@ -322,9 +327,9 @@ def step_gradient(
     """
     ds, sums_2O = torch.empty(s.shape, dtype=dy.dtype), torch.empty(2, layer.spec.features)
     step_kernel.step_gradient(
-        _array(s), _array(dy), _array(dy if dy_plain is None else dy_plain), dy_plain is not None, normal_7O.numpy(),
-        np.float32(penalty), _array(ds), sums_2O.numpy(), layer.shape, tuple(layer.sums), tuple(layer.writes),
-        *layer.line(s.element_size()),
+        kernel_array(s), kernel_array(dy), kernel_array(dy if dy_plain is None else dy_plain), dy_plain is not None,
+        normal_7O.numpy(), np.float32(penalty), kernel_array(ds), sums_2O.numpy(), layer.shape, tuple(layer.sums),
+        tuple(layer.writes), *layer.line(s.element_size()),
     )  # fmt: skip
     return ds, sums_2O[0], sums_2O[1]
 
@@ -405,4 +410,4 @@ def requantise(shadow: Tensor, ternary: Tensor, hysteresis: float) -> None:
     if hysteresis:
         # A weight keeps its value down to this limit, exclusive.
         inside = np.nextafter(inside, np.float32(1.0))
-    step_kernel.requantise(_array(shadow), _array(ternary), (float(outside), float(inside)))
+    step_kernel.requantise(kernel_array(shadow), kernel_array(ternary), (float(outside), float(inside)))

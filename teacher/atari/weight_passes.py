@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from spikestill.common.compiling import njit
+from spikestill.common.kernel_arrays import kernel_array
 from spikestill.common.vectors import plus, product_sum, read, spread, times, write
 from spikestill.teacher.atari.q_network import Weights
 
@@ -72,16 +73,14 @@ class AdamStep(NamedTuple):
 
 def readable(tensor: Tensor) -> Array:
     """Return the numbers of a tensor as (P,), bf16 as uint16, other formats as fp32; a copy where it must be one."""
-    tensor = tensor.detach().contiguous()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(np.uint16).reshape(-1)
-    return tensor.float().numpy().reshape(-1)
+    held = tensor if tensor.dtype == torch.bfloat16 else tensor.float()
+    return kernel_array(held.contiguous())
 
 
 def writable(tensor: Tensor) -> Array:
     """Return the numbers of an fp32 tensor that lies in order as (P,), never a copy."""
     assert tensor.dtype == torch.float32
-    return tensor.detach().view(-1).numpy()
+    return kernel_array(tensor.view(-1))
 
 
 @njit(nogil=True, cache=True)

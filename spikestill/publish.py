@@ -95,13 +95,16 @@ def score(
     episodes: int,
     evaluating: type[EvaluateConfig] = EvaluateConfig,
 ) -> dict[str, Any]:
-    """Return the summary of an evaluation of the files that are to be published, by the options of ``evaluating``."""
+    """Return the summary of an evaluation of the files that are to be published, by the options of ``evaluating``.
+
+    A teacher is scored beside random play, a student alone: its teacher's card has both.
+    """
     from spikestill.runtime.evaluate import run
 
     with tempfile.TemporaryDirectory() as scratch:
         config = evaluating(
             environment=EnvironmentConfig(game=game), agent=agent, episodes=episodes,
-            teacher=teacher, student=student,
+            teacher=teacher, student=student, compare=student is None,
         )  # fmt: skip
         return dict(run(config, Path(scratch)).summary)
 
@@ -111,13 +114,32 @@ def scored(summary: dict[str, Any]) -> dict[str, Any]:
     return {name: summary[name] for name in ("mean", "ci95", "episodes", "frames")}
 
 
-def compared(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return what a student's card says of an evaluation besides: its teacher and random play."""
+def teacher_card(folder: Path) -> dict[str, Any]:
+    """Return the card of the teacher in a game's folder.
+
+    Raises:
+        UserError: there is none, or it is of another file.
+    """
+    teacher, path = folder / "teacher.safetensors", folder / "teacher.json"
+    told = dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() and teacher.is_file() else {}
+    if not told or told["sha256"] != file_sha256(teacher):
+        raise UserError(
+            f"{path}: not the card of a teacher beside it, and a student's score is a share of its teacher's",
+            f"publish the teacher first: `python -m spikestill.publish {folder.name} --teacher FILE`",
+        )
+    return told
+
+
+def compared(mean: float, teacher: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a student's card says besides: how its mean stands to its teacher's and random play's, by card."""
+    from spikestill.runtime.evaluate import percentage
+
+    best, chance = teacher["mean"], teacher["random"]
     return {
-        "percent_of_teacher": summary["percent_of_teacher"],
-        "percent_of_margin": summary["percent_of_margin"],
-        "teacher": summary["teacher"]["mean"],
-        "random": summary["random"]["mean"],
+        "percent_of_teacher": percentage(mean, best),
+        "percent_of_margin": percentage(mean - chance, best - chance),
+        "teacher": best,
+        "random": chance,
     }
 
 
@@ -237,7 +259,7 @@ def publish_student(game: str, source: Path, folder: Path, episodes: int, earlie
     net, provenance = load(source)
     if net.game != game:
         raise UserError(f"{source}: plays {net.game}, not {game}", f"publish it with the game {net.game}")
-    games = game.split("+")
+    teachers = {each: teacher_card(folder.parent / each) for each in game.split("+")}
     went_on_from = ancestors("student", provenance, earlier)
     training = student_curve(source.parent)
     with published(folder) as scratch:
@@ -245,13 +267,12 @@ def publish_student(game: str, source: Path, folder: Path, episodes: int, earlie
         shutil.copyfile(source, path)
         mapped = mapping.run(MapConfig(student=path, hardware="ns1e"), scratch)
         mapped.artefact.rename(scratch / "core_map-1chip.h5")
-        summaries = {
-            each: score(each, "student", folder.parent / each / "teacher.safetensors", path, episodes)
-            for each in games
-        }
-        told = {each: scored(summary) | compared(summary) for each, summary in summaries.items()}
+        told: dict[str, dict[str, Any]] = {}
+        for each, teacher in teachers.items():
+            summary = score(each, "student", folder.parent / each / "teacher.safetensors", path, episodes)
+            told[each] = scored(summary) | compared(summary["mean"], teacher)
         document = card("student", game, path, provenance)
-        document |= {"games": told} if len(games) > 1 else told[game]
+        document |= {"games": told} if len(teachers) > 1 else told[game]
         document |= {
             "agreement": training["curve"][-1]["validation_agreement"],
             "regret": training["curve"][-1]["validation_regret"],

@@ -73,10 +73,12 @@ def evaluate(
         episodes: N, >= 1.
         epsilon: probability of a uniformly random action.
         seed: seed of games and exploration.
-        num_envs: games played at a time.
+        num_envs: games played at a time, at most; as many rounds as that takes are made of equal size, for an
+            emulator whose games are over plays on unseen until the last game ends.
         label: what the progress bar says; '': that the game is evaluated.
     """
-    num_envs, spec = min(num_envs, episodes), environment(options.game)
+    rounds = -(-episodes // num_envs)
+    num_envs, spec = -(-episodes // rounds), environment(options.game)
     frames_per_decision = spec.frames_per_decision(options)
     with (
         contextlib.closing(spec.make(options, num_envs, 0)) as envs,

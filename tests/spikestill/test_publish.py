@@ -96,6 +96,10 @@ def test_a_published_pair_has_scored_cards_and_a_core_map(tmp_path, monkeypatch)
         teacher["selected"] == read_teacher_file(folder / "teacher.safetensors").net["selected"] == SELECTED
     )
     assert student["regret"] == 0.75
+    assert (student["teacher"], student["random"]) == (teacher["mean"], teacher["random"])
+    margin = teacher["mean"] - teacher["random"]
+    told = student["percent_of_margin"]
+    assert told is None if margin <= 0 else told == round(100 * (student["mean"] - teacher["random"]) / margin, 3)
     assert 0 < student["cores"] <= 4096
     assert (folder / "core_map-1chip.h5").is_file()
     found = load(folder / "student-1chip.safetensors")[0]
@@ -132,6 +136,17 @@ def test_a_published_student_of_two_games_is_scored_in_both(tmp_path):
     assert told["score"] is None
     with pytest.raises(UserError, match=r"plays freeway\+pong, not pong"):
         publish.publish_student("pong", tmp_path / "run" / "student.safetensors", folder, 1, [])
+
+
+def test_a_student_wants_its_teachers_card(tmp_path):
+    with pytest.raises(UserError, match=r"teacher\.json: not the card of a teacher beside it"):
+        publish.teacher_card(tmp_path)
+    for name in ("teacher.safetensors", "teacher.json"):
+        shutil.copy(ROOT / "pong" / name, tmp_path / name)
+    assert publish.teacher_card(tmp_path)["mean"] > 19
+    (tmp_path / "teacher.safetensors").write_bytes(b"another one")
+    with pytest.raises(UserError, match="Publish the teacher first"):
+        publish.teacher_card(tmp_path)
 
 
 def test_another_game_is_refused(tmp_path):

@@ -35,6 +35,8 @@ from spikestill.configs.sweep import (
 )
 from spikestill.verbs import VERBS, for_environment
 
+STREAMING = "distill"
+"""The stage that may play its game itself."""
 ALSO: dict[str, dict[str, str]] = {"distill": {"buffer": "also", "teacher": "also_teachers"}}
 """Stage to (option of one file to the option of those of further games)."""
 
@@ -123,6 +125,9 @@ def _trial(
         for chosen in each_game:
             options = _options(recipe, stage, values, chosen)
             inputs = _inputs(stage, chosen, made)
+            if stage == STREAMING and resolved(stage, options, {}).stream:
+                options |= {"stream_game": _only(chosen)}
+                inputs.pop("buffer", None)  # its teacher plays meanwhile
             run = _stage_run(stage, chosen, options, inputs, hashes)
             found.append(runs.setdefault(run.key, run))
         made[stage] = tuple(found)
@@ -144,6 +149,16 @@ def _options(
     if stage in PER_GAME:
         given = overlaid(given, {"environment": {GAME: games[0]}})
     return given
+
+
+def _only(games: tuple[str, ...]) -> str:
+    """Return the one game of a trial that streams."""
+    if len(games) > 1:
+        raise UserError(
+            f"distill: stream is true, and a trial plays {TOGETHER.join(games)}: a stream is of one game",
+            "give one game to a trial, or distill.stream=false and a record stage",
+        )
+    return games[0]
 
 
 def _inputs(

@@ -30,6 +30,7 @@ from spikestill.sweep.worker import (
     DONE,
     FAILED,
     FINISHED,
+    LOST,
     OPTIONS,
     STOP,
     STOPPED,
@@ -158,11 +159,12 @@ class Sweep:
                     break
                 for call, outcome in cluster.ended(list(under_way), WAIT_S):
                     each = under_way.pop(call)
-                    if isinstance(outcome, Lost):
+                    if isinstance(outcome, Lost) or outcome["state"] == LOST:
+                        why = outcome.why if isinstance(outcome, Lost) else outcome["error"]
                         lost[each.key] = lost.get(each.key, 0) + 1
-                        bar.say(f"{each.name} was lost ({outcome.why}); {cluster.nodes()} nodes are left")
+                        bar.say(f"{each.name} was lost ({why}); {cluster.nodes()} nodes are left")
                         if lost[each.key] > self.config.retries:
-                            error = f"lost {lost[each.key]} times with its node or process"
+                            error = f"lost {lost[each.key]} times with its node or process, at last: {why}"
                             self.outcomes[each.key] = {
                                 "state": FAILED,
                                 "node": "",

@@ -106,19 +106,20 @@ def cells(recipe: SweepRecipe, rows: Sequence[Row]) -> list[dict[str, Any]]:
                 cell[name] = float(np.mean(numbers)) if name in MEASURES else numbers[0]
         if done and "evaluate.mean" in cell:
             cell["evaluate.ci95"] = interval(done)
-            low, high = cell["evaluate.ci95"]
-            teacher = done[0]["teacher"]
-            if teacher and teacher > 0:
-                cell["evaluate.percent_of_teacher_ci95"] = [100 * low / teacher, 100 * high / teacher]
+            if all(row["teacher"] and row["teacher"] > 0 for row in done):
+                cell["evaluate.percent_of_teacher_ci95"] = interval(done, shares=True)
         found.append(cell)
     return found
 
 
-def interval(done: Sequence[Row]) -> list[float]:
-    """Return the 95 % interval of the mean score over seeds and games."""
+def interval(done: Sequence[Row], shares: bool = False) -> list[float]:
+    """Return the 95 % interval of the mean score over seeds and games; ``shares``: in percent of each row's teacher."""
+    percent = [100 / row["teacher"] if shares else 1.0 for row in done]
     if len(done) == 1:
-        return list(done[0]["figures"]["evaluate.ci95"])
-    return seeds_and_games([row["returns"] for row in done])
+        return [percent[0] * each for each in done[0]["figures"]["evaluate.ci95"]]
+    return seeds_and_games([
+        [factor * score for score in row["returns"]] for factor, row in zip(percent, done, strict=True)
+    ])  # fmt: skip
 
 
 def seeds_and_games(scores: Sequence[Sequence[float]]) -> list[float]:

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -29,7 +30,8 @@ DONE, ATTEMPTS, LOG, OPTIONS = "done.json", "attempts.jsonl", "log.txt", "option
 STOP = "stop"
 PERIOD_S = 0.3
 INTERRUPTED = 130
-FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"
+FINISHED, STOPPED, FAILED, LOST = "finished", "stopped", "failed", "lost"
+"""How a stage run ended: ``LOST``: a signal ended its process, and nobody had asked for a stop."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +57,7 @@ def run_stage(job: Job) -> dict[str, Any]:
     """Run a stage to its end, its failure or a stop.
 
     Returns:
-        ``state``, ``node``, ``seconds``, and ``summary`` where it finished or ``error`` where it failed.
+        ``state``, ``node``, ``seconds``, and ``summary`` where it finished or ``error`` where it failed or was lost.
     """
     root, folder = Path(job.root), Path(job.folder)
     node = socket.gethostname()
@@ -69,17 +71,20 @@ def run_stage(job: Job) -> dict[str, Any]:
                 return {"state": STOPPED, "node": node, "seconds": 0.0}
             time.sleep(PERIOD_S)
         if (folder / DONE).is_file():
-            return read_outcome(folder / DONE)
+            try:
+                return read_outcome(folder / DONE)
+            except UserError as error:
+                return {"state": FAILED, "node": node, "seconds": 0.0, "error": str(error)}
         if (root / STOP).exists():
             return {"state": STOPPED, "node": node, "seconds": 0.0}
         _note(folder, "begins", node)
         began = time.monotonic()
         # The child holds the lock too: were this process killed, nobody else begins before the child is gone.
-        status, output = _run(job, root, folder, lock.fileno())
+        status, output, asked = _run(job, root, folder, lock.fileno())
         found = {
             "node": node,
             "seconds": round(time.monotonic() - began, 2),
-            **_outcome(status, output, folder),
+            **_outcome(status, output, asked, folder),
         }
         _note(folder, found["state"], node, found["seconds"])
         if found["state"] == FINISHED:
@@ -125,7 +130,8 @@ def _locked(file: Any) -> bool:
     return True
 
 
-def _run(job: Job, root: Path, folder: Path, lock: int) -> tuple[int, str]:
+def _run(job: Job, root: Path, folder: Path, lock: int) -> tuple[int, str, bool]:
+    """Return the exit status, what went to standard output, and whether the stage was asked to stop."""
     with contextlib.ExitStack() as stack:
         numbers = stack.enter_context(share_of_cores(job.cores))
         log = stack.enter_context(open(folder / LOG, "a", encoding="utf-8"))
@@ -149,14 +155,21 @@ def _run(job: Job, root: Path, folder: Path, lock: int) -> tuple[int, str]:
                 process.kill()
             process.wait()
         output.seek(0)
-        return process.returncode, output.read()
+        return process.returncode, output.read(), asked or (root / STOP).exists()
 
 
-def _outcome(status: int, output: str, folder: Path) -> dict[str, Any]:
+def _outcome(status: int, output: str, asked: bool, folder: Path) -> dict[str, Any]:
     if status == 0:
-        return {"state": FINISHED, "summary": json.loads(output.strip().splitlines()[-1])}
-    if status in (INTERRUPTED, -15):
+        try:
+            summary = json.loads(output.strip().splitlines()[-1])
+        except (ValueError, IndexError):
+            return {"state": FAILED, "error": f"ended well, and printed no summary but {output[-80:]!r}"}
+        return {"state": FINISHED, "summary": summary}
+    if asked and status in (INTERRUPTED, -signal.SIGTERM):
         return {"state": STOPPED}
+    if status < 0 or status == INTERRUPTED:
+        name = "an interrupt" if status == INTERRUPTED else signal.Signals(-status).name
+        return {"state": LOST, "error": f"{name} ended its process"}
     lines = (folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
     said = [line for line in lines if line.startswith("spikestill: ")] or lines[-1:] or [""]
     return {"state": FAILED, "error": f"exit status {status}: {said[-1].removeprefix('spikestill: ')}"}

@@ -16,7 +16,7 @@ stages: [record, distill, evaluate]
 game: pong
 options:
   record: {frames: 4096}
-  distill: {config: distill-paper, steps: 100}
+  distill: {config: distill-paper, stream: false, steps: 100}
   evaluate: {episodes: 10, compare: false}
 """
 
@@ -86,6 +86,17 @@ def test_stages_that_play_run_once_for_each_game(tmp_path):
     assert [trial.games for trial in trials] == [("pong",), ("freeway",)]
     assert len(runs) == 6
     assert trials[1].runs["record"][0].options["environment"] == {"game": "freeway"}
+
+
+def test_a_distillation_that_streams_plays_the_trials_game_and_reads_no_buffer(tmp_path):
+    text = RECIPE.replace("stream: false", "stream: true")
+    trials, _ = plan(recipe(tmp_path, text, ("game=pong|freeway",)))
+    found = [trial.runs["distill"][0] for trial in trials]
+    assert [(run.options["stream_game"], run.inputs) for run in found] == [("pong", {}), ("freeway", {})]
+    assert len({run.key for run in found}) == 2
+    assert trials[1].runs["evaluate"][0].inputs == {"student": (found[1].key,)}
+    with pytest.raises(UserError, match=r"a trial plays pong\+freeway: a stream is of one game"):
+        plan(recipe(tmp_path, "stages: [distill]\ngame: pong+freeway\noptions: {distill: {stream: true}}"))
 
 
 def test_a_search_draws_the_same_values_however_many(tmp_path):

@@ -10,6 +10,8 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +21,7 @@ from spikestill.cli import main
 from spikestill.common.errors import UserError
 from spikestill.common.provenance import file_sha256
 from spikestill.sweep.cluster import check_answers
-from spikestill.sweep.worker import attempts, share_of_cores
+from spikestill.sweep.worker import Job, attempts, run_stage, share_of_cores
 
 SCORES = """
 stages: [evaluate]
@@ -94,6 +96,44 @@ def test_two_stage_runs_hold_different_cores():
         if len(own) > 1 and len(first) == len(second) == 1:
             assert set(first).isdisjoint(second)
         assert set(first) | set(second) <= own
+
+
+def child_of(parent):
+    """Return the process of the stage run that ``parent`` began, once it is there."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for each in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (each / "cmdline").read_bytes().split(b"\0")
+                if b"spikestill.sweep.child" in words and str(parent).encode() in words:
+                    return int(each.name)
+        time.sleep(0.05)
+    raise AssertionError("no stage run began")
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="finds the process in /proc")
+def test_a_stage_run_whose_process_was_ended_by_others_is_lost_and_not_failed(tmp_path):
+    (tmp_path / "token").write_text("token")
+    words = ("evaluate", "freeway", "--agent", "random", "--compare", "false", "--episodes", "1000")
+    job = Job(str(tmp_path), "token", str(tmp_path / "run"), (*words, "--run_dir", str(tmp_path / "run")), 1)
+    with ThreadPoolExecutor(1) as pool:
+        outcome = pool.submit(run_stage, job)
+        os.kill(child_of(os.getpid()), signal.SIGKILL)
+        found = outcome.result(timeout=60)
+    assert found["state"] == "lost"
+    assert found["error"] == "SIGKILL ended its process"
+    assert [line["what"] for line in attempts(tmp_path / "run")] == ["begins", "lost"]
+
+
+def test_a_node_that_sees_another_folder_and_an_outcome_that_is_none_are_named(tmp_path):
+    job = Job(str(tmp_path), "token", str(tmp_path / "run"), ("evaluate",), 1)
+    assert "does not see" in run_stage(job)["error"]
+    (tmp_path / "token").write_text("token")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "done.json").write_text('{"state": "finished"}')
+    found = run_stage(job)
+    assert found["state"] == "failed"
+    assert "move its folder away" in found["error"].lower()
 
 
 @contextlib.contextmanager

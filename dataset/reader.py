@@ -49,6 +49,7 @@ class BufferReader:
 
     Attributes:
         header: game, action names, streams, provenance.
+        path: where it lies.
         resident: how many vector steps lie in memory, from the first.
 
     Args:
@@ -64,7 +65,8 @@ class BufferReader:
             raise UserError(
                 f"memory is {memory} bytes, at least 0 wanted", "give 0 to read from the file alone"
             )
-        self._file = BufferFile(Path(path))
+        self.path = Path(path)
+        self._file = BufferFile(self.path)
         self.header: Header = self._file.header
         self._steps, streams = self._file.steps, self.header.streams
         self._valid = np.flatnonzero(self._steps.valid.reshape(-1))
@@ -129,7 +131,8 @@ class BufferReader:
         if self.header.version > 1:
             shown = ", ".join(f"{field.name} {field.shape}" for field in self.header.fields)
             raise UserError(
-                f"the buffer is of {self.header.game}, which shows {shown}; stacks {STACK.shape} are wanted",
+                f"{self.path}: the buffer is of {self.header.game}, which shows {shown}; stacks {STACK.shape} are "
+                "wanted",
                 "give a buffer of an Atari game",
             )
         time, stream = self.locate(indices)

@@ -18,6 +18,36 @@ class LayerSpec(NamedTuple):
     groups: int
 
 
+MAX_FAN_IN = 128
+"""Inputs of a neuron, but for the first layer's, which the host computes: two axons of a core's 256 for each."""
+
+
+def check_layers(layers: Sequence[LayerSpec], channels: int) -> None:
+    """Refuse a chain of layers that cores cannot hold.
+
+    Args:
+        layers: geometry, first to last.
+        channels: of the input.
+
+    Raises:
+        UserError: groups that do not divide a layer's inputs and features, or a fan-in beyond :data:`MAX_FAN_IN`.
+    """
+    for index, spec in enumerate(layers):
+        if channels % spec.groups or spec.features % spec.groups:
+            raise UserError(
+                f"layer {index}: {spec.groups} groups must divide both {channels} inputs and {spec.features} features",
+                "choose a divisor of both",
+            )
+        fan_in = channels // spec.groups * spec.kernel**2
+        if index and fan_in > MAX_FAN_IN:
+            raise UserError(
+                f"layer {index}: fan-in {fan_in} ({channels // spec.groups} inputs a group, kernel {spec.kernel}), at "
+                f"most {MAX_FAN_IN} wanted",
+                "use more groups or a smaller kernel in that layer",
+            )
+        channels = spec.features
+
+
 def _layers(*rows: tuple[int, int, int, int, int]) -> tuple[LayerSpec, ...]:
     return tuple(LayerSpec(*row) for row in rows)
 

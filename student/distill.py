@@ -252,8 +252,9 @@ def _log(
     }
     if own_play is not None:
         found = own_play(training.votes, training.config.own_play)
-        values |= {
-            f"own_{name}": float(np.mean([getattr(each, name) for each in found.values()]))
-            for name in Judged._fields
-        }
+        for name in Judged._fields:
+            by_game = {game: float(getattr(each, name)) for game, each in found.items()}
+            values[f"own_{name}"] = float(np.mean(list(by_game.values())))
+            if len(by_game) > 1:
+                values |= {f"own_{name}_{game}": value for game, value in by_game.items()}
     sitting.log(values)

@@ -394,7 +394,9 @@ class Distillation:
 
     def activity(self) -> list[LayerActivity]:
         """Return what each layer of the integer net does on validated frames, and what the last step flipped."""
-        stacks = self.source.validation().stacks[:ACTIVITY_FRAMES]
+        stacks = self.source.validation().stacks
+        # Those of several games lie one after the other.
+        stacks = stacks[np.linspace(0, len(stacks) - 1, min(ACTIVITY_FRAMES, len(stacks))).astype(np.int64)]
         after = [layer.ternary for layer in self.network.ternary_layers()]
         spikes = self.network.integer().spikes(torch.from_numpy(stacks))
         return activity(spikes, self.before or after, after)

@@ -76,7 +76,7 @@ class Hints:
         readout: format of the readouts' products.
 
     Raises:
-        UserError: fewer than two of the stacks are of a game.
+        UserError: fewer than two of the stacks are of a game; a teacher's hidden layer is constant on them.
     """
 
     def __init__(
@@ -108,6 +108,12 @@ class Hints:
                 )
             units = torch.cat([self._units(game, part) for part in own.split(256)])
             mean_U, projection_UP = principal_components(units, components)
+            if not projection_UP.shape[1]:
+                raise UserError(
+                    f"the teacher of game {game + 1}: its last hidden layer is the same on all of {len(own)} frames, "
+                    "and the hints are to predict it",
+                    "give another teacher, or train without hints: --hint_weight 0",
+                )
             self.means.append(mean_U)
             self.projections.append(projection_UP)
         self.layers = sorted(spikes)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from spikestill.common.legal import LegalActions
 from spikestill.student import grouped
-from spikestill.student.architectures import LayerSpec, visible_sizes
+from spikestill.student.architectures import LayerSpec, check_layers, visible_sizes
 from spikestill.student.branches import branch_of_features, first_branching
 from spikestill.student.fold import fold
 from spikestill.student.grouped import GroupedLayer, plan
@@ -58,10 +58,6 @@ class TernaryLayer(nn.Module):
         initial_range: float = 1.0,
     ) -> None:
         super().__init__()
-        if in_channels % spec.groups or spec.features % spec.groups:
-            raise ValueError(
-                f"{spec.groups} groups must divide both {in_channels} inputs and {spec.features} features"
-            )
         self.spec, self.hysteresis, self.visible = spec, hysteresis, visible
         shape = (spec.features, in_channels // spec.groups, spec.kernel, spec.kernel)
         self.shadow = nn.Parameter(
@@ -141,6 +137,7 @@ class StudentNetwork(nn.Module):
 
     Raises:
         ValueError: H and W differ.
+        UserError: see :func:`check_layers`.
     """
 
     def __init__(
@@ -161,6 +158,7 @@ class StudentNetwork(nn.Module):
         super().__init__()
         if input_shape[1] != input_shape[2]:
             raise ValueError(f"input must be as high as wide, got {input_shape}")
+        check_layers(layers, input_shape[0])
         self.actions, self.sparsity, self.dtype = actions, sparsity, dtype
         self.input_shape, self.game, self.sparsity_form = input_shape, game, sparsity_form
         self.legal = legal

@@ -16,7 +16,7 @@ from spikestill.common.atari import MAX_ACTIONS, STACK
 from spikestill.common.errors import UserError
 from spikestill.common.legal import TOGETHER, LegalActions, actions_in
 from spikestill.dataset.reader import BufferReader
-from spikestill.teacher.atari.environment import console_actions
+from spikestill.teacher.atari.environment import action_meanings, console_actions
 
 VALIDATION_FRAMES = 1_024
 
@@ -81,7 +81,8 @@ class BufferSource:
         validation: share of each buffer's steps, the last ones, that is held out.
 
     Raises:
-        UserError: buffers of one game have different actions.
+        UserError: a buffer does not show stacks, buffers of one game have different actions, those of several games
+            others than the game's own, or a buffer's Q-values are the same for all actions.
     """
 
     def __init__(self, readers: Sequence[BufferReader], validation: float) -> None:
@@ -96,15 +97,11 @@ class BufferSource:
         self.legal: tuple[LegalActions, ...] = ()
         self.actions = readers[0].actions
         for reader in readers:
-            first = next(each for each in readers if each.game == reader.game)
-            if reader.header.action_names != first.header.action_names:
-                raise UserError(
-                    f"two buffers of {reader.game} have the actions {', '.join(first.header.action_names)} and "
-                    f"{', '.join(reader.header.action_names)}",
-                    "give buffers of the same actions",
-                )
+            _check_buffer(reader, next(each for each in readers if each.game == reader.game))
         if len(games) > 1:
             self.actions = MAX_ACTIONS
+            for reader in readers:
+                _check_own_actions(reader)
             self.legal = tuple(LegalActions(game, console_actions(game)) for game in games)
         self._columns = [self._own_columns(reader) for reader in readers]
 
@@ -151,3 +148,34 @@ class BufferSource:
 
     def set_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Do nothing."""
+
+
+def _check_buffer(reader: BufferReader, first: BufferReader) -> None:
+    """Raise UserError where a student cannot learn from a buffer, or not beside the first one of its game."""
+    if reader.header.version > 1:
+        reader.stacks([0])  # which says what it shows
+    own, others = reader.header.action_names, first.header.action_names
+    if own != others:
+        raise UserError(
+            f"{reader.path}: a buffer of {reader.game} with the actions {', '.join(own)}; {first.path} has "
+            f"{', '.join(others)}",
+            "record both with the same teacher",
+        )
+    q_BA = reader.q_values(np.unique(np.linspace(0, len(reader) - 1, VALIDATION_FRAMES).astype(np.int64)))
+    if (q_BA == q_BA[:, :1]).all():
+        raise UserError(
+            f"{reader.path}: the teacher's Q-values are the same for all {reader.actions} actions in all of "
+            f"{len(q_BA):,} steps: it prefers nothing, and nothing can be learnt from it",
+            "record with another --teacher",
+        )
+
+
+def _check_own_actions(reader: BufferReader) -> None:
+    """Raise UserError where a buffer's actions are not the game's: a head of 18 has no place for them."""
+    own, minimal = reader.header.action_names, tuple(action_meanings(reader.game))
+    if own != minimal:
+        raise UserError(
+            f"{reader.path}: has the actions {', '.join(own)}; {reader.game}'s own are {', '.join(minimal)}, and a "
+            "student of several games takes those",
+            "record it anew",
+        )

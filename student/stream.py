@@ -99,9 +99,11 @@ class TeacherStream:
             self._restart(self.rows // SEGMENT_ROWS)
         q = self._q_values(self._observation)
         if not np.isfinite(q).all():
+            env, action = np.argwhere(~np.isfinite(q))[0].tolist()
             raise UserError(
-                f"the teacher's Q-values in row {self.rows} of the stream are not finite",
-                "give another teacher",
+                f"the teacher of {self.game}: in row {self.rows} of the stream its Q-value of action {action} in game "
+                f"{env} of {self._size} is {q[env, action]}",
+                "give another --teacher",
             )
         explore = self._rng.random(self._size) < self._epsilon
         chosen = self._rng.integers(0, self.actions, self._size)

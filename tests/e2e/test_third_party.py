@@ -280,6 +280,11 @@ def test_distil_says_that_it_wants_stacks(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(agent_registry, "_registered", {"damper": ENTRIES["spring"]})
     environment_registry.environment.cache_clear()
     run(capsys, "record", "spring", "--agent", "damper", "--frames", 64, "--run_dir", tmp_path)
-    words = ["distill", "--run_dir", str(tmp_path), "--hint_weight", "0", "--steps", "1"]
-    assert cli.main(words) == 1
-    assert "which shows state (2,); stacks (4, 84, 84) are wanted" in capsys.readouterr().err
+    for hints in ("0", "1"):
+        words = ["distill", "--run_dir", str(tmp_path), "--hint_weight", hints, "--steps", "1"]
+        assert cli.main(words) == 1
+        error = capsys.readouterr().err
+        assert (
+            "buffer.h5: the buffer is of spring, which shows state (2,); stacks (4, 84, 84) are wanted"
+            in error
+        )

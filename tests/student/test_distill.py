@@ -448,11 +448,32 @@ def test_a_batch_of_one_is_refused(folder):
         config(folder, batch_size=1)
 
 
-def test_a_teacher_whose_q_values_are_constant_is_survived(folder, tmp_path, monkeypatch):
-    """Nothing can be learnt from it: no division by its zero gap makes a NaN of it."""
+def test_a_teacher_whose_q_values_are_constant_is_refused(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        BufferReader, "q_values", lambda self, indices: np.ones((len(indices), 6), np.float32)
+    )
+    wanted = r"buffer\.h5: the teacher's Q-values are the same for all 6 actions in all of 256 steps"
+    with pytest.raises(UserError, match=wanted):
+        distill.run(config(folder), tmp_path)
+
+
+def test_a_teacher_whose_hidden_layer_is_dead_gives_no_hints(tmp_path):
+    weights = initial_weights(6, torch.Generator().manual_seed(0))
+    weights["hidden.bias"] -= 1e3
+    weights["head.bias"] += torch.arange(6)
+    save_teacher(tmp_path / "teacher.safetensors", weights, "pong", 6, Provenance.of({}, 0))
+    recorder.run(RecordConfig(teacher=tmp_path / "teacher.safetensors", frames=64, num_envs=4), tmp_path)
+    with pytest.raises(UserError, match=r"its last hidden layer is the same on all of .*--hint_weight 0"):
+        distill.run(config(tmp_path), tmp_path)
+
+
+def test_a_teacher_that_mostly_prefers_nothing_is_survived(folder, tmp_path, monkeypatch):
+    """No division by a zero gap makes a NaN of it."""
 
     def constant(self, indices):
-        return np.ones((len(indices), 6), np.float32)
+        found = np.ones((len(indices), 6), np.float32)
+        found[np.asarray(indices) == 0, 0] = 2.0
+        return found
 
     monkeypatch.setattr(BufferReader, "q_values", constant)
     for loss in ("kl", "nll", "mse"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -114,6 +115,38 @@ def test_a_core_map_of_two_games_is_read_back_and_votes_as_its_student(tmp_path)
     stack = np.random.default_rng(1).integers(0, 256, SMALL_SHAPE, dtype=np.uint8)
     expected = count_votes(naive_forward(joint(), stack)[-1], 18)
     np.testing.assert_array_equal(CoreSimulator(found).votes(stack), expected)
+
+
+def test_buffers_whose_actions_are_not_their_games_are_refused(folder):
+    with (
+        BufferReader(folder / "pong" / "buffer.h5") as pong,
+        BufferReader(folder / "freeway" / "buffer.h5") as freeway,
+    ):
+        names = pong.header.action_names
+        pong.header = dataclasses.replace(pong.header, action_names=names[::-1])
+        with pytest.raises(
+            UserError, match=r"buffer\.h5: has the actions LEFTFIRE, .*; pong's own are NOOP, FIRE"
+        ):
+            BufferSource((freeway, pong), 0.1)
+        with BufferReader(folder / "pong" / "buffer.h5") as other:
+            wanted = (
+                rf"pong.buffer\.h5: a buffer of pong with the actions NOOP, .*; .*buffer\.h5 has {names[-1]}"
+            )
+            with pytest.raises(UserError, match=wanted):
+                BufferSource((pong, other), 0.1)
+
+
+def test_a_log_tells_of_each_game(folder, tmp_path):
+    options = DistillConfig(
+        buffer=folder / "freeway" / "buffer.h5", also=(folder / "pong" / "buffer.h5",), steps=1, batch_size=4,
+        log_steps=1, hint_weight=0.0, own_play=8, teacher=folder / "freeway.safetensors",
+        also_teachers=(folder / "pong.safetensors",),
+    )  # fmt: skip
+    distill.run(options, tmp_path)
+    (line,) = map(json.loads, (tmp_path / "distill.jsonl").read_text().splitlines())
+    by_game = [line[f"own_agreement_{game}"] for game in GAMES]
+    assert line["own_agreement"] == pytest.approx(np.mean(by_game))
+    assert all(0 <= share <= 1 for share in by_game)
 
 
 def test_ties_go_to_the_games_lowest_action():

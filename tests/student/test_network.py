@@ -3,12 +3,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from spikestill.common.errors import UserError
 from spikestill.student.architectures import ARCHITECTURES, LayerSpec, architecture, centred, visible_sizes
 from spikestill.student.integer_net import count_votes, naive_forward
 from spikestill.student.network import StudentNetwork
 from tests.nets import random_stack
 
-SMALL = (LayerSpec(16, 8, 8, 0, 1), LayerSpec(32, 3, 2, 1, 2), LayerSpec(24, 5, 1, 0, 4))
+SMALL = (LayerSpec(16, 8, 8, 0, 1), LayerSpec(32, 3, 2, 1, 2), LayerSpec(24, 5, 1, 0, 8))
 
 
 def trained(layers, actions=6, **options):
@@ -26,13 +27,22 @@ def trained(layers, actions=6, **options):
     return network, stacks
 
 
-@pytest.mark.parametrize("layers", [SMALL, architecture("1chip")], ids=["small", "1chip"])
+@pytest.mark.parametrize(
+    ("layers", "actions"),
+    [
+        (SMALL, 6),
+        *((architecture(name), 6) for name in ("1chip", "2chip", "4chip")),
+        pytest.param(architecture("8chip"), 6, marks=pytest.mark.slow),
+        (architecture("1chip"), 18),
+    ],
+    ids=["small", "1chip", "2chip", "4chip", "8chip", "1chip of several games"],
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_eval_is_the_integer_net(layers, dtype):
-    network, stacks = trained(layers, dtype=dtype)
+def test_eval_is_the_integer_net(layers, actions, dtype):
+    network, stacks = trained(layers, actions=actions, dtype=dtype)
     network.eval()
     net = network.to_integer()
-    expected = np.array([count_votes(naive_forward(net, stack.numpy())[-1], 6) for stack in stacks])
+    expected = np.array([count_votes(naive_forward(net, stack.numpy())[-1], actions) for stack in stacks])
     np.testing.assert_array_equal(network.integer().votes(stacks).numpy(), expected)
     np.testing.assert_array_equal(network(stacks).numpy(), expected.astype(np.float32) / network.voters())
     spikes = network.integer().spikes(stacks)
@@ -90,8 +100,16 @@ def test_table_1_nets_keep_the_fan_in_limit():
 
 
 def test_groups_that_do_not_divide_are_named():
-    with pytest.raises(ValueError, match="3 groups must divide both 4 inputs and 6 features"):
+    with pytest.raises(UserError, match="layer 0: 3 groups must divide both 4 inputs and 6 features"):
         StudentNetwork((LayerSpec(6, 3, 1, 0, 3),), 2)
+
+
+def test_groups_that_break_the_fan_in_are_named():
+    layers = (LayerSpec(32, 8, 4, 2, 1), LayerSpec(64, 4, 2, 0, 2))
+    with pytest.raises(
+        UserError, match=r"layer 1: fan-in 256 \(16 inputs a group, kernel 4\), at most 128 wanted"
+    ):
+        StudentNetwork(layers, 2)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

@@ -86,7 +86,9 @@ def test_a_restored_stream_goes_on_bit_for_bit():
 def test_q_values_that_are_not_finite_are_refused():
     made = TeacherStream(lambda stacks: np.full((len(stacks), 6), np.nan, np.float32), "pong", 6, ring=64, start=4,
                          period=4, envs=4, epsilon=0.0, seed=0)  # fmt: skip
-    with pytest.raises(UserError, match="Q-values in row 0 of the stream are not finite"):
+    with pytest.raises(
+        UserError, match="in row 0 of the stream its Q-value of action 0 in game 0 of 4 is nan"
+    ):
         made.advance()
     made.close()
 

@@ -36,7 +36,7 @@ stages: [record, distill]
 seeds: 4
 options:
   record: {frames: 512, num_envs: 8}
-  distill: {steps: 60, batch_size: 8, hint_weight: 0, checkpoint_minutes: 0.005, log_steps: 500}
+  distill: {steps: 40, batch_size: 8, hint_weight: 0, checkpoint_minutes: 0.005, log_steps: 500}
 """
 
 
@@ -194,7 +194,6 @@ def check_whole(tmp_path):
         assert (left.theta_O == right.theta_O).all()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_lost_nodes_trials_run_again_elsewhere(tmp_path):
     from ray.cluster_utils import Cluster
@@ -223,9 +222,8 @@ def test_a_lost_nodes_trials_run_again_elsewhere(tmp_path):
         cluster.shutdown()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_a_sweep_that_was_stopped_or_killed_goes_on(tmp_path, how):
     (tmp_path / "recipe.yaml").write_text(STUDENTS)
     with sweeping(tmp_path) as process:

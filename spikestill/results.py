@@ -3,7 +3,8 @@
     python -m spikestill.results [--sweep table2=runs/sweep-table2/sweep.json ...] [--curve runs/cheetah ...]
 
 A cell that was not run stays empty. ``--sweep`` names the table that a sweep's cells go into; they are kept, without
-the single games' scores, in ``docs/results/``, so that the page can be drawn again without them. ``--curve`` names run
+the single games' scores, in ``docs/results/``, so that the page can be drawn again without them. What explains the
+tables is written by hand in ``docs/results/notes.md``, and ends the page. ``--curve`` names run
 folders of control trainings, whose curves are kept in ``docs/results/control/``: ``docs/control-results.md`` has them.
 """
 
@@ -25,6 +26,8 @@ from spikestill.runtime.evaluate import percentage
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TABLES = ("table2", "table3", "figure4", "ablation", "penalty", "prune")
+NOTES = "notes.md"
+"""Beside the cells: what the tables do not say by themselves, at the end of the page."""
 TEMPERATURES = (0.05, 0.01, 0.005, 0.001)
 TABLE_2: dict[str, tuple[float, ...]] = {
     "breakout": (0.0, 95.80, 60.58, 31.57), "beam_rider": (26.46, 100.14, 94.16, 61.77),
@@ -104,8 +107,30 @@ def interval(low_high: Any, digits: int = 1) -> str:
 
 
 def budget(cell: Cell) -> str:
-    """Return a cell's seeds and hours."""
-    return f"{cell['done']} seed{'s' if cell['done'] != 1 else ''}, {number(cell['hours'], 2)} h"
+    """Return a cell's seeds, recorded frames, batches and hours."""
+    told = [f"{cell['done']} seed{'s' if cell['done'] != 1 else ''}"]
+    if "record.frames" in cell:
+        told.append(f"{number(cell['record.frames'] / 1000, 0)} k frames")
+    if "distill.steps" in cell:
+        told.append(f"{number(cell['distill.steps'], 0)} batches")
+    return ", ".join([*told, f"{number(cell['hours'], 2)} h"])
+
+
+def trainings(card: Card) -> list[Card]:
+    """Return all that a card's network was trained by, from random weights on, the last one last."""
+    return [*card.get("went_on_from", []), card]
+
+
+def hours(card: Card) -> float:
+    """Return the hours of all of a card's trainings."""
+    return sum(float(each["training_seconds"]) for each in trainings(card)) / 3600
+
+
+def batches(card: Card) -> str:
+    """Return the batches of all of a student's trainings, and their size."""
+    sizes = {each["recipe"]["batch_size"] for each in trainings(card)}
+    steps = sum(int(each["curve"][-1]["step"]) for each in trainings(card))
+    return f"{steps:,} x {' or '.join(f'{size:,}' for size in sorted(sizes))}"
 
 
 def measured(cell: Cell | None) -> str:
@@ -123,13 +148,18 @@ def teachers(found: Mapping[str, Card]) -> list[str]:
         card, published = found.get(game), SB3_DQN_10M.get(game, DDQN.get(game))
         source = "SB3 DQN 10M" if game in SB3_DQN_10M else "DDQN"
         own = (
-            [number(card["mean"]), interval(card["ci95"]), f"{card['training_seconds'] / 3600:.1f}"]
+            [
+                number(card["mean"]),
+                interval(card["ci95"]),
+                f"{card['training_frames_in_all'] / 1e6:.1f} M",
+                f"{hours(card):.1f}",
+            ]
             if card
-            else [""] * 3
+            else [""] * 4
         )
         half = "" if card is None or published is None else "yes" if card["mean"] >= published / 2 else "no"
         rows.append([game, *own, f"{number(published)} ({source})", half])
-    heads = ["game", "ours", "95 % interval", "hours of the last training", "published", "at half of it"]
+    heads = ["game", "ours", "95 % interval", "frames", "hours", "published", "at half of it"]
     return ["## Teachers", "", "100 games, no-op starts, epsilon 0.05.", "", *table(heads, rows)]
 
 
@@ -141,11 +171,10 @@ def students(found: Mapping[str, Card], trained: Mapping[str, Card]) -> list[str
         if card is None:
             rows.append([game, *[""] * 8])
             continue
-        recipe = card["recipe"]
         rows.append([
             game, number(card["mean"], 2), interval(card["ci95"], 2), number(card["teacher"], 2),
             number(card["percent_of_teacher"]), number(card["percent_of_margin"]),
-            f"{recipe['steps']:,} x {recipe['batch_size']}", f"{card['training_seconds'] / 3600:.2f}",
+            batches(card), f"{hours(card):.2f}",
             f"{card['cores']:,}",
         ])  # fmt: skip
     heads = [
@@ -179,8 +208,7 @@ def of_several_games(found: Sequence[Card], single: Mapping[str, Card]) -> list[
     """Return the section on the zoo's students of several games, in each beside the student of that game alone."""
     rows = []
     for card in found:
-        recipe = card["recipe"]
-        budget = f"{recipe['steps']:,} x {recipe['batch_size']}, {card['training_seconds'] / 3600:.2f} h"
+        budget = f"{batches(card)}, {hours(card):.2f} h"
         for game, own in card["games"].items():
             alone = single.get(game, {}).get("mean")
             rows.append([
@@ -219,7 +247,7 @@ def table_2(own: Sequence[Cell]) -> list[str]:
         for game in TABLE_2
     ]  # fmt: skip
     return ["## Table 2", "", "Percent of the teacher's score by temperature, KL, 1-chip net. The paper's: ours (95 %",
-            "interval; seeds, hours). `spikestill sweep table2`.", "",
+            "interval; budget). `spikestill sweep table2`.", "",
             *table(["game", *(f"{tau:g}" for tau in TEMPERATURES)], rows)]  # fmt: skip
 
 
@@ -263,20 +291,39 @@ def figure_4(own: Sequence[Cell]) -> list[str]:
         ci = interval(joint.get("evaluate.ci95"))
         return f"{told}{number(joint['evaluate.mean'])} ({ci}; {budget(joint)})"
 
-    rows = [
-        [
-            "all ten" if games == PAPER_GAMES else ", ".join(games),
-            game,
-            *(beside(games, game, net) for net in NETS),
+    def average(count: int, net: str) -> str:
+        """Return the mean percentage over the games of all students of ``count`` games, which is what is drawn."""
+        shares = [
+            percentage(joint["evaluate.mean"], single["evaluate.mean"])
+            for games in FIGURE_4
+            if len(games) == count
+            for game in games
+            if (joint := mean(games, game, net)) and (single := mean([game], game, net))
         ]
-        for games in FIGURE_4
-        for game in games
+        known = [share for share in shares if share is not None]
+        return f"{number(sum(known) / len(known))} % of {len(known)}" if known else ""
+
+    rows = [
+        *(
+            ["mean", f"students of {count} games", *(average(count, net) for net in NETS)]
+            for count in sorted({len(games) for games in FIGURE_4})
+        ),
+        *(
+            [
+                "all ten" if games == PAPER_GAMES else ", ".join(games),
+                game,
+                *(beside(games, game, net) for net in NETS),
+            ]
+            for games in FIGURE_4
+            for game in games
+        ),
     ]
     return [
         "## Figure 4",
         "",
         "Students of several games, NLL. In percent: of the score of the single game's student of the same net;",
-        "then the score (95 % interval; seeds, hours). `spikestill sweep figure4`.",
+        "then the score (95 % interval; budget). The paper draws the means over the games of all students of two,",
+        "three and ten games, and prints no numbers. `spikestill sweep figure4`.",
         "",
         *table(["the student's games", "game", *NETS], rows),
     ]
@@ -302,15 +349,18 @@ def ablation(own: Sequence[Cell]) -> list[str]:
 
 
 def penalty(own: Sequence[Cell]) -> list[str]:
-    """Return score, cores and energy against the weight of the sparsity penalty."""
-    energy = "estimate.truenorth.total_j_pipelined"
+    """Return score, spikes, cores and energy against the weight and the form of the sparsity penalty."""
+    energy, silent = "estimate.truenorth.total_j_pipelined", "estimate.operations.activation_sparsity"
     rows = [
-        [cell["game"], str(cell["values"].get("distill.sparsity", "")), number(cell.get("evaluate.mean"), 2),
-         interval(cell.get("evaluate.ci95"), 2), number(cell.get("map.cores"), 0),
-         f"{1e3 * cell[energy]:.3g}" if energy in cell else ""]
+        [cell["game"], str(cell["values"].get("distill.sparsity_form", "")),
+         str(cell["values"].get("distill.sparsity", "")), number(cell.get("evaluate.mean"), 2),
+         interval(cell.get("evaluate.ci95"), 2), number(100 * (1 - cell[silent])) if silent in cell else "",
+         number(cell.get("map.cores"), 0), f"{1e3 * cell[energy]:.3g}" if energy in cell else "",
+         budget(cell)]
         for cell in own
     ]  # fmt: skip
-    heads = ["game", "weight", "score", "95 % interval", "cores", "mJ a decision (TrueNorth, estimated)"]
+    heads = ["game", "form", "weight", "score", "95 % interval", "% of the neurons that fire", "cores",
+             "mJ a decision (TrueNorth, estimated)", "budget"]  # fmt: skip
     return [
         "## Fewer spikes",
         "",
@@ -355,6 +405,8 @@ def page(zoo: Path, documents: Path) -> str:
              *teachers(trained), *students(made, trained), *of_several_games(several(zoo), made)]  # fmt: skip
     for name, draw in drawn.items():
         lines += draw(cells(documents / f"{name}.json"))
+    if (notes := documents / NOTES).is_file():
+        lines.append(notes.read_text(encoding="utf-8"))
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

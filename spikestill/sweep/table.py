@@ -23,7 +23,7 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "record": ("frames", "mean_return"),
     "distill": ("steps", "agreement"),
     "map": ("cores", "chips"),
-    "estimate": ("truenorth.total_j_pipelined",),
+    "estimate": ("truenorth.total_j_pipelined", "operations.activation_sparsity"),
     "verify": ("equal",),
     "evaluate": ("mean", "ci95", "episodes", "percent_of_teacher", "percent_of_margin"),
 }

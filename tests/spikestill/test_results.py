@@ -12,10 +12,15 @@ from spikestill.common.errors import UserError
 CARD = {
     "mean": 310.0, "ci95": [300.0, 320.5], "training_seconds": 7200, "teacher": 320.0, "percent_of_teacher": 96.9,
     "percent_of_margin": 96.8, "cores": 1900, "recipe": {"steps": 8000, "batch_size": 128},
+    "curve": [{"step": 8000}], "training_frames_in_all": 4_000_000,
+    "went_on_from": [
+        {"training_seconds": 1800, "recipe": {"steps": 7000, "batch_size": 128}, "curve": [{"step": 6500}]}
+    ],
 }  # fmt: skip
 CELL = {
     "values": {"game": "breakout", "distill.temperature": "0.01"}, "game": "breakout", "done": 2, "hours": 1.5,
     "evaluate.percent_of_teacher": 97.25, "evaluate.percent_of_teacher_ci95": [95.0, 99.0],
+    "record.frames": 200_000, "distill.steps": 8000,
 }  # fmt: skip
 
 
@@ -49,11 +54,11 @@ def test_cells_stand_beside_the_papers_and_stay_empty_where_nothing_ran(tmp_path
     page = results.page(tmp_path / "zoo", documents)
     assert (
         row(page, "Teachers", "breakout")
-        == "| breakout | 310.0 | 300.0 to 320.5 | 2.0 | 358.0 (SB3 DQN 10M) | yes |"
+        == "| breakout | 310.0 | 300.0 to 320.5 | 4.0 M | 2.5 | 358.0 (SB3 DQN 10M) | yes |"
     )
-    assert row(page, "Teachers", "pong") == "| pong |  |  |  | 20.6 (SB3 DQN 10M) |  |"
-    assert "| 96.9 | 96.8 | 8,000 x 128 | 2.00 | 1,900 |" in row(page, "The zoo", "breakout")
-    ours = "97.2 (95.0 to 99.0; 2 seeds, 1.50 h)"
+    assert row(page, "Teachers", "pong") == "| pong |  |  |  |  | 20.6 (SB3 DQN 10M) |  |"
+    assert "| 96.9 | 96.8 | 14,500 x 128 | 2.50 | 1,900 |" in row(page, "The zoo", "breakout")
+    ours = "97.2 (95.0 to 99.0; 2 seeds, 200 k frames, 8,000 batches, 1.50 h)"
     assert row(page, "Table 2", "breakout") == f"| breakout | 0.0 | 95.8: {ours} | 60.58 | 31.57 |"
     assert row(page, "Table 3", "breakout") == f"| breakout |  | {ours} |  |  |  |  |"
     assert row(page, "Table 3", "our mean") == "| our mean |  | 97.2 of 1 games |  |  |  |  |"
@@ -76,8 +81,32 @@ def test_a_game_of_a_joint_student_stands_beside_the_single_games_student(tmp_pa
     results.keep("figure4", sweep(tmp_path / "sweep.json", *cells), tmp_path)
     page = results.page(tmp_path / "zoo", tmp_path)
     lines = page[page.index("## Figure 4") :].splitlines()
+    assert "| mean | students of 2 games |  | 75.0 % of 1 |  |  |" in lines
+    assert "| mean | students of 10 games |  |  |  |  |" in lines
     assert "| pong, qbert | pong |  |  |  |  |" in lines
     assert "| pong, qbert | qbert |  | 75.0 %: 3,000.0 (3,900.0 to 4,100.0; 1 seed, 2.00 h) |  |  |" in lines
+
+
+def test_a_penalty_stands_with_the_spikes_that_it_leaves(tmp_path):
+    cell = {
+        "game": "pong", "done": 1, "hours": 0.5, "evaluate.mean": 17.5, "evaluate.ci95": [17.0, 18.0],
+        "values": {"distill.sparsity": 0.01, "distill.sparsity_form": "features"}, "map.cores": 1886,
+        "estimate.operations.activation_sparsity": 0.84, "estimate.truenorth.total_j_pipelined": 7.5e-5,
+    }  # fmt: skip
+    found = results.penalty([cell])
+    assert (
+        "| pong | features | 0.01 | 17.50 | 17.00 to 18.00 | 16.0 | 1,886 | 0.075 | 1 seed, 0.50 h |" in found
+    )
+
+
+def test_what_explains_the_tables_ends_the_page(tmp_path):
+    before = results.page(tmp_path, tmp_path)
+    (tmp_path / "notes.md").write_text("## Why\n\nBecause.\n")
+    assert results.page(tmp_path, tmp_path) == f"{before}\n## Why\n\nBecause.\n"
+
+
+def test_the_kept_page_is_what_the_cards_draw():
+    assert (results.DOCS / "results.md").read_text() == results.page(results.ROOT, results.DOCS / "results")
 
 
 def test_nets_with_branches_taken_out_stand_with_their_cores(tmp_path):
@@ -88,7 +117,10 @@ def test_nets_with_branches_taken_out_stand_with_their_cores(tmp_path):
     }
     results.keep("prune", sweep(tmp_path / "sweep.json", cell), tmp_path)
     page = results.page(tmp_path / "zoo", tmp_path)
-    assert "| breakout | 2chip | 1 | 4,012 |  |  | 97.2 (95.0 to 99.0; 1 seed, 1.50 h) |" in page
+    assert (
+        "| breakout | 2chip | 1 | 4,012 |  |  | 97.2 (95.0 to 99.0; 1 seed, 200 k frames, 8,000 batches, 1.50 h) |"
+        in page
+    )
 
 
 def test_a_student_of_two_games_stands_in_each_beside_the_student_of_that_game_alone(tmp_path):
@@ -103,7 +135,7 @@ def test_a_student_of_two_games_stands_in_each_beside_the_student_of_that_game_a
     of_pong = [line for line in section if line.startswith("| freeway+pong | pong |")]
     assert of_pong == [
         "| freeway+pong | pong | 310.00 | 300.00 to 320.50 | 320.00 | 96.9 | 96.8 | 12.00 "
-        "| 8,000 x 128, 2.00 h | 1,900 |"
+        "| 14,500 x 128, 2.50 h | 1,900 |"
     ]
     assert any(line.startswith("| freeway+pong | freeway |") for line in section)
 

@@ -25,7 +25,9 @@ from spikestill.common.zoo import ROOT
 from spikestill.runtime.evaluate import percentage
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-TABLES = ("table2", "table3", "figure4", "ablation", "penalty", "prune")
+ABLATIONS = ("ablation", "ablation-teachers", "ablation-files")
+"""Sweeps whose cells stand in one table."""
+TABLES = ("table2", "table3", "figure4", *ABLATIONS, "penalty", "prune")
 NOTES = "notes.md"
 """Beside the cells: what the tables do not say by themselves, at the end of the page."""
 TEMPERATURES = (0.05, 0.01, 0.005, 0.001)
@@ -331,18 +333,26 @@ def figure_4(own: Sequence[Cell]) -> list[str]:
 
 def ablation(own: Sequence[Cell]) -> list[str]:
     """Return what each departure from the paper is worth: the score without it, or with it, all else alike."""
+
+    def change(values: Mapping[str, Any]) -> str:
+        """Return the change that a sweep's ``ablate`` made, or what its grid chose."""
+        return str(
+            values.get("change")
+            or " ".join(f"{name}={value}" for name, value in values.items() if name != "game")
+        )
+
     rows = [
-        [cell["game"], f"`{cell['values']['change']}`", number(cell.get("evaluate.mean"), 2),
+        [cell["game"], f"`{change(cell['values'])}`", number(cell.get("evaluate.mean"), 2),
          interval(cell.get("evaluate.ci95"), 2), measured(cell)]
         for cell in own
-        if "change" in cell["values"]
     ]  # fmt: skip
     heads = ["game", "change", "score", "95 % interval", "% of teacher"]
     return [
         "## One change at a time",
         "",
         "What a departure of ours from the paper's recipe is worth, taken back or added by itself.",
-        "`spikestill sweep ablation`.",
+        "`spikestill sweep ablation`; `ablation-teachers` for the gaps between actions; `ablation-files` for the",
+        "student's own play, several teachers and a warm start.",
         "",
         *table(heads, rows or [[""] * len(heads)]),
     ]
@@ -395,7 +405,6 @@ def page(zoo: Path, documents: Path) -> str:
         "table2": table_2,
         "table3": table_3,
         "figure4": figure_4,
-        "ablation": ablation,
         "penalty": penalty,
         "prune": pruned,
     }
@@ -405,6 +414,8 @@ def page(zoo: Path, documents: Path) -> str:
              *teachers(trained), *students(made, trained), *of_several_games(several(zoo), made)]  # fmt: skip
     for name, draw in drawn.items():
         lines += draw(cells(documents / f"{name}.json"))
+        if name == "figure4":
+            lines += ablation([cell for each in ABLATIONS for cell in cells(documents / f"{each}.json")])
     if (notes := documents / NOTES).is_file():
         lines.append(notes.read_text(encoding="utf-8"))
     return "\n".join(lines).rstrip("\n") + "\n"

@@ -12,9 +12,10 @@ import pytest
 
 from spikestill.common.environment import environment
 from spikestill.common.errors import UserError
+from spikestill.common.legal import actions_in
 from spikestill.common.policy import Decision
 from spikestill.common.provenance import Provenance
-from spikestill.common.zoo import zoo_files, zoo_path
+from spikestill.common.zoo import ROOT, zoo_files, zoo_path
 from spikestill.configs.hardware import hardware
 from spikestill.configs.play import EvaluateConfig, PlayConfig
 from spikestill.deploy import core_map
@@ -46,6 +47,23 @@ def test_the_students_agents_give_the_naive_votes_from_any_thread(name: str, pon
         votes = count_votes(naive_forward(pong.net, stack)[-1], 6)
         np.testing.assert_array_equal(decision.scores, votes[None])
         assert decision.action.tolist() == [choose(votes)]
+
+
+@pytest.mark.parametrize("name", ["cores", "student", pytest.param("lava", marks=pytest.mark.lava)])
+@pytest.mark.parametrize("game", ["freeway", "pong"])
+def test_a_student_of_two_games_plays_each_by_that_games_own_actions(name: str, game: str) -> None:
+    folder = ROOT / "freeway+pong"
+    files = {"student": folder / "student-1chip.safetensors", "core_map": folder / "core_map-1chip.h5"}
+    net, _ = integer_net.load(files["student"])
+    own = actions_in(net.legal, game)
+    assert own is not None
+    agent = open_agent(name, environment(game), files)
+    for seed in range(3):
+        votes = count_votes(naive_forward(net, random_stack(seed))[-1], net.actions)
+        decision = agent.act({"stack": random_stack(seed)[None]})
+        np.testing.assert_array_equal(decision.scores, votes[None, list(own)])
+        assert decision.action.tolist() == [choose(votes[list(own)])]
+    agent.close()
 
 
 @pytest.mark.parametrize(("name", "precision"), [("teacher", "fp32"), ("fp16", "fp16")])

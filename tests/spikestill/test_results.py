@@ -40,6 +40,8 @@ def test_a_change_by_itself_is_told_beside_none(tmp_path):
     found = results.ablation([cell | score, cell | {"values": {"change": "none"}}])
     assert "| pong | `distill.hint_weight=0` | 10.00 | 9.00 to 11.00 | 50.0 (; 2 seeds, 0.50 h) |" in found
     assert "| pong | `none` |  |  |  |" in found
+    grid = cell | {"values": {"game": "pong", "record.student": "first.safetensors"}}
+    assert "| pong | `record.student=first.safetensors` |  |  |  |" in results.ablation([grid])
 
 
 def test_cells_stand_beside_the_papers_and_stay_empty_where_nothing_ran(tmp_path):
@@ -146,7 +148,7 @@ def test_what_is_no_sweep_or_no_table_is_named(tmp_path):
     with pytest.raises(UserError, match=r"sweep\.json: not what `spikestill sweep` wrote"):
         results.keep("table2", foreign, tmp_path)
     with pytest.raises(
-        UserError, match="no table 'table9'; known: table2, table3, figure4, ablation, penalty, prune"
+        UserError, match="no table 'table9'; known: table2, table3, figure4, ablation, ablation-teachers"
     ):
         results.keep("table9", foreign, tmp_path)
     with pytest.raises(UserError, match="no such file"):
@@ -158,3 +160,10 @@ def test_every_table_has_its_sweep():
 
     for name in results.TABLES:
         assert "evaluate" in load_sweep(name).stages
+
+
+@pytest.mark.parametrize("name", ["scores", "buffers"])
+def test_a_sweep_of_the_zoo_has_all_of_its_games(name):
+    from spikestill.configs.sweep import load_sweep
+
+    assert list(load_sweep(name).grid["game"]) == sorted(results.cards(results.ROOT, "teacher"))

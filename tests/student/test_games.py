@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -65,12 +66,14 @@ def test_the_consoles_actions_of_a_game_are_ascending():
 def test_a_net_of_two_games_is_read_back_and_one_of_one_game_keeps_its_version(tmp_path):
     path = tmp_path / "student.safetensors"
     integer_net.save(joint(), path, Provenance.of({}, 0))
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as file:
+        assert file.metadata()["version"] == "3"
     found, _ = integer_net.load(path)
     assert (found.game, found.legal, found.actions) == ("freeway+pong", LEGAL, 18)
     alone = random_net(SMALL_LAYERS, 0, actions=3, input_shape=SMALL_SHAPE)
     integer_net.save(alone, path, Provenance.of({}, 0))
-    from safetensors import safe_open
-
     with safe_open(path, framework="numpy") as file:
         assert file.metadata()["version"] == "2"
     assert integer_net.load(path)[0].legal == ()
@@ -105,7 +108,10 @@ def test_a_core_map_of_two_games_is_read_back_and_votes_as_its_student(tmp_path)
 
     student = tmp_path / "student.safetensors"
     integer_net.save(joint(), student, Provenance.of({}, 0))
-    found = core_map.load(mapping.run(MapConfig(student=str(student)), tmp_path).artefact)
+    path = mapping.run(MapConfig(student=str(student)), tmp_path).artefact
+    with h5py.File(path) as file:
+        assert file.attrs["version"] == 2
+    found = core_map.load(path)
     assert (found.game, found.legal) == ("freeway+pong", LEGAL)
     assert first_deviation(found, joint()) is None
     assert (

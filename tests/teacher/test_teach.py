@@ -20,6 +20,7 @@ from spikestill.common.errors import UserError
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult
 from spikestill.common.tensors import read_tensors, write_tensors
+from spikestill.configs import loading
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.teach import TeachConfig
 from spikestill.teacher.atari import q_network
@@ -292,6 +293,20 @@ def test_gradient_shares_add_up_to_the_whole_batch():
     assert len(grads[0]) == 10
     for name in grads[0]:
         torch.testing.assert_close(grads[0][name], grads[1][name], rtol=1e-4, atol=1e-7)
+
+
+def test_the_recipe_of_the_paper_turns_all_of_ours_off():
+    """van Hasselt 2016 on Mnih 2015, extended data table 1; segment_steps alone stays, and the file says so."""
+    made = loading.load(TeachConfig, loading.find_recipe("teach-paper"), {})
+    assert (made.steps * made.environment.frame_skip, made.num_envs) == (50_000_000, 1)
+    assert (made.replay_capacity, made.replay_start, made.batch_size) == (1_000_000, 50_000, 32)
+    assert (made.update_period, made.target_period, made.n_step, made.discount) == (4, 10_000, 1, 0.99)
+    assert (made.optimizer, made.learning_rate, made.learning_rate_final) == ("rmsprop", 2.5e-4, 2.5e-4)
+    assert (made.epsilon_final, made.epsilon_steps, made.life_loss_terminal) == (0.1, 1_000_000, True)
+    ours = (made.priority_exponent, made.averaging, made.selection_period, made.max_gradient_norm)
+    assert ours == (0.0, 0.0, 0, 0.0)
+    assert (made.center_pixels, made.dueling, made.flat_masters, made.initial) == (False, False, False, None)
+    assert (made.target, made.head_learning_rate_factor, made.precision) == ("double", 1.0, "fp32")
 
 
 def test_schedules():

@@ -171,3 +171,24 @@ def test_the_integer_net_follows_loaded_weights():
     assert not torch.equal(one(stacks), other(stacks))
     one.load_state_dict(other.state_dict())
     assert torch.equal(one(stacks), other(stacks))
+
+
+def test_a_form_of_the_penalty_is_worth_what_it_sums():
+    """Where the loss is the penalty alone: the mean rate of a layer, O times that, or half the square of each rate."""
+    stacks, found = torch.from_numpy(np.stack([random_stack(i) for i in range(4)])), {}
+    for form in ("layers", "features", "squares"):
+        network = StudentNetwork(SMALL, 6, sparsity=1.0, sparsity_form=form)
+        (network(stacks) * 0.0).sum().backward()
+        found[form] = network.ternary_layers()[-1].beta.grad
+        _, _, spikes = network.propagate(stacks, network.working_weights())
+    rates = spikes[len(SMALL) - 1].float().mean(dim=(0, 2, 3))
+    assert (found["layers"] > 0).any()
+    torch.testing.assert_close(found["features"], found["layers"] * SMALL[-1].features)
+    torch.testing.assert_close(found["squares"], found["features"] * rates, rtol=1e-4, atol=1e-7)
+
+
+def test_shadow_weights_begin_within_the_initial_range():
+    network = StudentNetwork(SMALL, 6, initial_range=0.4)
+    for layer in network.ternary_layers():
+        assert 0.3 < float(layer.shadow.detach().abs().max()) <= 0.4
+        assert not layer.ternary.any(), "below 0.5 all ternary weights begin at 0"

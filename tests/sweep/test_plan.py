@@ -9,6 +9,7 @@ import pytest
 from spikestill.common.errors import UserError
 from spikestill.configs import sweep
 from spikestill.configs.sweep import Range, SweepConfig, load_sweep
+from spikestill.sweep import table
 from spikestill.sweep.plan import plan, with_inputs
 
 RECIPE = """
@@ -97,6 +98,23 @@ def test_a_distillation_that_streams_plays_the_trials_game_and_reads_no_buffer(t
     assert trials[1].runs["evaluate"][0].inputs == {"student": (found[1].key,)}
     with pytest.raises(UserError, match=r"a trial plays pong\+freeway: a stream is of one game"):
         plan(recipe(tmp_path, "stages: [distill]\ngame: pong+freeway\noptions: {distill: {stream: true}}"))
+
+
+def test_a_cells_share_of_its_teacher_is_of_each_seeds_own_teacher(tmp_path):
+    found = recipe(tmp_path, changes=("seeds=2",))
+    rows = [
+        {
+            "values": {"seed": seed}, "game": "pong", "state": "finished", "runs": [], "teacher": teacher,
+            "returns": [teacher * share for share in (0.8, 0.9, 1.0)],
+            "figures": {"evaluate.mean": 0.9 * teacher, "evaluate.percent_of_teacher": 90.0},
+        }
+        for seed, teacher in enumerate((10.0, 20.0))
+    ]  # fmt: skip
+    (cell,) = table.cells(found, rows)
+    assert (cell["seeds"], cell["done"], cell["evaluate.percent_of_teacher"]) == (2, 2, 90.0)
+    low, high = cell["evaluate.percent_of_teacher_ci95"]
+    assert 80 <= low < 90 < high <= 100
+    assert cell["evaluate.ci95"][1] > 15
 
 
 def test_a_search_draws_the_same_values_however_many(tmp_path):

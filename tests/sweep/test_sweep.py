@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -71,6 +72,20 @@ def test_a_sweep_runs_once_and_tells_what_failed(tmp_path, capsys):
     assert "evaluate-freeway" in page
     document = json.loads((tmp_path / "run" / "sweep.json").read_text())
     assert [row["state"] for row in document["rows"]] == ["finished", "finished"]
+
+
+def test_a_folder_that_another_sweep_uses_and_more_cores_than_there_are_are_refused(tmp_path, capsys):
+    (tmp_path / "recipe.yaml").write_text(SCORES)
+    (tmp_path / "run").mkdir()
+    words = command(tmp_path)[3:]
+    with open(tmp_path / "run" / "lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert main(words) == 1
+    assert "another sweep runs in it. Wait for it, or give another --run_dir" in capsys.readouterr().err
+    assert main([*words, "--cores", "900"]) == 1
+    error = capsys.readouterr().err
+    assert "--cores 900: the largest of 1 nodes has" in error
+    assert "Give --cores" in error
 
 
 def test_an_address_that_does_not_answer_is_named(tmp_path, capsys):

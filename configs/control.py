@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from spikestill.common.environment import Box, EnvironmentSpec, Field, environment
 from spikestill.common.errors import UserError
-from spikestill.common.precision.names import FIXED, check_emulated, vanishes
+from spikestill.common.precision.names import FIXED, LARGEST_BATCH, check_emulated, vanishes
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.options import Options, Range, Share
 
@@ -109,7 +109,7 @@ class ControlConfig(Options):
     hidden: tuple[int, ...] = (256, 256)
     """Width of each hidden layer of actor and critics; FIXAR has 400 and 300."""
     batch_size: Annotated[int, Range(1, 65536)] = 256
-    """Transitions per update."""
+    """Transitions per update; in fixed point a power of two up to 4,096."""
     replay_capacity: Annotated[int, Range(100, 1e8)] = 1_000_000
     """Transitions that the replay holds; from pixels frames, 21 KB each, and at least 8 a stream."""
     seed_steps: Annotated[int, Range(1, 1e8)] = 5_000
@@ -226,16 +226,17 @@ class ControlConfig(Options):
         return sees_pixels(environment(self.environment.game).fields)
 
     def _check_fixed(self) -> None:
+        size = self.batch_size
         wrong = {
             "algorithm": self.algorithm != "ddpg", "twin_critics": self.twin_critics,
             "target_noise": self.target_noise != 0.0, "actor_period": self.actor_period != 1,
-            "target_period": self.target_period != 1, "batch_size": bool(self.batch_size & (self.batch_size - 1)),
+            "target_period": self.target_period != 1, "batch_size": size > LARGEST_BATCH or bool(size & (size - 1)),
         }  # fmt: skip
         named = [name for name, refused in wrong.items() if refused]
         if named:
             raise UserError(
                 f"precision {self.precision} with {named[0]} {getattr(self, named[0])}: fixed point is plain DDPG, "
-                "with a target step every update and a batch of a power of two",
+                f"with a target step every update and a batch of a power of two up to {LARGEST_BATCH}",
                 "give --algorithm ddpg --target_period 1 --batch_size 64, and omit TD3's options",
             )
 

@@ -32,6 +32,7 @@ from spikestill.common.precision.fixed_adam import (
     step_size,
 )
 from spikestill.common.precision.fixed_words import DISCOUNT_FRACTION, DRAWS, NOISE_FRACTION
+from spikestill.common.precision.names import LARGEST_BATCH
 from spikestill.configs.fixed_point import FixedPointConfig, Formats
 from spikestill.teacher.control import fixed_network
 from spikestill.teacher.control.fixed_network import Arithmetic, Trace
@@ -194,13 +195,18 @@ def update(
 
     Args:
         state: the agent.
-        batch: B transitions, B a power of two.
+        batch: B transitions, B a power of two up to 4,096.
         arithmetic: reference or fast: the same integers.
 
     Raises:
-        UserError: B is no power of two, or an observation or reward is NaN.
+        UserError: B is no power of two or too large, or an observation or reward is NaN.
     """
     size = len(batch.reward_B)
+    if size > LARGEST_BATCH:
+        raise UserError(
+            f"batch of {size}: in fixed point {LARGEST_BATCH} is the largest, whose sums fit in 64 bits",
+            f"give --batch_size {LARGEST_BATCH} or less",
+        )
     if size & (size - 1):
         below = 1 << (size.bit_length() - 1)
         raise UserError(

@@ -303,6 +303,8 @@ def test_fixed_point_is_plain_ddpg_and_says_so():
         config_of(precision="fixar")
     with pytest.raises(UserError, match=r"fixed32 with batch_size 48"):
         config_of("hopper", **FIXAR | {"precision": "fixed32", "batch_size": 48})
+    with pytest.raises(UserError, match=r"fixar with batch_size 8192: .*a power of two up to 4096"):
+        config_of("hopper", **FIXAR | {"batch_size": 8192})
 
 
 def test_a_fixed_point_agent_is_taught_plays_and_is_inspected(tmp_path, capsys):

@@ -99,7 +99,11 @@ def test_a_published_pair_has_scored_cards_and_a_core_map(tmp_path, monkeypatch)
     assert (student["teacher"], student["random"]) == (teacher["mean"], teacher["random"])
     margin = teacher["mean"] - teacher["random"]
     told = student["percent_of_margin"]
-    assert told is None if margin <= 0 else told == round(100 * (student["mean"] - teacher["random"]) / margin, 3)
+    assert (
+        told is None
+        if margin <= 0
+        else told == round(100 * (student["mean"] - teacher["random"]) / margin, 3)
+    )
     assert 0 < student["cores"] <= 4096
     assert (folder / "core_map-1chip.h5").is_file()
     found = load(folder / "student-1chip.safetensors")[0]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from spikestill.common.environment import Box, EnvironmentSpec, Field, environment
 from spikestill.common.errors import UserError
 from spikestill.common.precision.names import FIXED, LARGEST_BATCH, check_emulated, vanishes
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.options import Options, Range, Share
+
+if TYPE_CHECKING:  # its rounding is compiled, and --help does not wait for that
+    from spikestill.common.precision.rounding import NumberFormat
 
 PIXELS = (3, 3, 84, 84)
 """What an encoder sees: frame, colour, row, column."""
@@ -46,13 +50,13 @@ class MethodsConfig(Options):
     kahan_actor: bool = False
     """Kahan gradients of the actor too; the authors' code leaves it out."""
     kahan_scale: Annotated[float, Range(1, 1e6)] = 1e4
-    """C of Kahan momentum: 100 from pixels."""
+    """C of Kahan momentum: 100 from pixels; at most a quarter of the format's largest number, 112 in fp8-e4m3."""
     weight_standardisation: bool | None = None
     """From pixels: standardise the weights of the encoder's linear layer (Qiao 2019)."""
     feature_limit: bool | None = None
     """From pixels: scale a row of the encoder's numbers beyond 10 down to 10, before the layer norm squares them."""
     softplus_limit: Annotated[float, Range(1, 100)] = 10.0
-    """K of the softplus-fix."""
+    """K of the softplus-fix; at most the log of the format's largest number, 6.1 in fp8-e4m3."""
     loss_scaling: Literal["auto", "none", "amp", "compound"] = "auto"
     """compound: gradients and moments stay scaled; amp: gradients are divided again (the baseline); none. auto:
     compound in formats of fewer bits than fp32, else none."""
@@ -61,14 +65,21 @@ class MethodsConfig(Options):
     loss_scale_period: Annotated[int, Range(1, 1e9)] = 10_000
     """Updates without overflow before the scale doubles; amp's is 2,000."""
 
-    def resolved(self, low: bool) -> MethodsConfig:
-        """Return the methods with nothing left open; ``low``: the format has fewer bits than fp32."""
+    def resolved(self, form: NumberFormat) -> MethodsConfig:
+        """Return the methods as they are in a format: nothing left open, C and K within what it holds."""
         open_ones = (*SWITCHED, *ENCODERS)
-        chosen = {name: low if getattr(self, name) is None else getattr(self, name) for name in open_ones}
+        chosen = {
+            name: form.low if getattr(self, name) is None else getattr(self, name) for name in open_ones
+        }
         scaling = self.loss_scaling
         if scaling == "auto":
-            scaling = "compound" if low else "none"
-        return dataclasses.replace(self, loss_scaling=scaling, **chosen)
+            scaling = "compound" if form.low else "none"
+        # Weights of up to 4 times C, and exp(K), are numbers of the format.
+        scale, limit = max(1.0, form.largest / 4), math.log(form.largest)
+        return dataclasses.replace(
+            self, loss_scaling=scaling, kahan_scale=min(self.kahan_scale, scale),
+            softplus_limit=min(self.softplus_limit, limit), **chosen,
+        )  # fmt: skip
 
     def off(self, from_pixels: bool = False) -> list[str]:
         """Return the names of the methods that are off, of resolved ones: of the six, and from pixels the encoder's."""
@@ -131,7 +142,7 @@ class ControlConfig(Options):
     beta2: Annotated[float, Range(0, 0.999999)] = 0.999
     """Adam's second decay."""
     adam_epsilon: Share = 1e-8
-    """Adam's epsilon; ten times as much is the baseline ``eps``."""
+    """Adam's epsilon; ten times as much is the baseline ``eps``. fp8-e4m3 wants 1e-5."""
     initial_temperature: Annotated[float, Range(1e-6, 100)] = 0.1
     """SAC's temperature at the start."""
     log_std_low: Annotated[float, Range(-20, 0)] = -5.0
@@ -179,6 +190,7 @@ class ControlConfig(Options):
             self._check_fixed()
         else:
             check_emulated(self.precision)
+            self._check_epsilon()
         if not self.hidden or not all(1 <= width <= 16384 for width in self.hidden):
             raise UserError(
                 f"hidden is {self.hidden}, each of its widths must be 1..16384", "give --hidden 256,256"
@@ -197,6 +209,16 @@ class ControlConfig(Options):
             raise UserError(
                 f"replay_capacity {self.replay_capacity} is less than two steps of {self.num_envs} environments",
                 "raise --replay_capacity",
+            )
+
+    def _check_epsilon(self) -> None:
+        """Refuse what all six methods do not save; without loss scaling a format may fail, as published."""
+        scale, epsilon = self.methods.loss_scale, self.adam_epsilon
+        if self.methods.loss_scaling in ("auto", "compound") and vanishes(scale * epsilon, self.precision):
+            raise UserError(
+                f"{self.precision} rounds adam_epsilon {epsilon:g} times loss_scale {scale:g} to 0, and where a "
+                "gradient is 0 Adam would divide 0 by 0",
+                "give --adam_epsilon 1e-5, or a format of more exponent bits such as --precision fp8-e5m2",
             )
 
     def _check_pictures(self, spec: EnvironmentSpec) -> None:

@@ -50,7 +50,7 @@ def variant_of(config: ControlConfig) -> Variant:
     """Return the column of a training."""
     if config.precision in FIXED:
         return Variant(config.precision)
-    methods = config.methods.resolved(number_format(config.precision).low)
+    methods = config.methods.resolved(number_format(config.precision))
     on = {name for name in SWITCHED if getattr(methods, name)}
     on |= {"loss_scaling"} if methods.loss_scaling == "compound" else set()
     return Variant(config.precision, frozenset(on), methods.loss_scaling == "amp", config.adam_epsilon)

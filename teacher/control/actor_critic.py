@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.precision.rounding import number_format
 from spikestill.configs.control import ControlConfig, MethodsConfig
 from spikestill.teacher.control import networks
 from spikestill.teacher.control.encoder import EncoderRule
@@ -73,9 +74,9 @@ class Settings:
     encoder: EncoderRule | None = None
 
     @staticmethod
-    def of(config: ControlConfig, observation: int, action: int, low: bool) -> Settings:
-        """Return the settings of a training; ``low``: its format has fewer bits than fp32."""
-        methods = config.methods.resolved(low)
+    def of(config: ControlConfig, observation: int, action: int) -> Settings:
+        """Return the settings of a training."""
+        methods = config.methods.resolved(number_format(config.precision))
         policy = PolicyRule(
             low=config.log_std_low,
             high=config.log_std_high,

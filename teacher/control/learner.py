@@ -90,7 +90,7 @@ class FloatLearner:
         self.config, self.both = config, both
         self.form = number_format(config.precision)
         self.o = HostOperations(self.form)
-        self.settings = Settings.of(config, observation, action, self.form.low)
+        self.settings = Settings.of(config, observation, action)
         self.state = new_state(self.o, self.settings, np.random.default_rng(seed))
         self._fragile = self.form.low and self.settings.methods.loss_scaling == "none"
 

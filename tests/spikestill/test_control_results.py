@@ -285,6 +285,6 @@ def test_a_recipes_own_format_is_compared_and_fp16_where_none_is_given(tmp_path)
         (["--config", str(silent)], "fp16"),
         (["--config", str(fp32)], "fp32"),  # which measure() refuses
         (["--config", str(recipe)], "bf16"),
-        (["--config", str(recipe), "--precision", "e4m3"], "e4m3"),
+        (["--config", str(recipe), "--precision", "e5m3"], "e5m3"),
     ):
         assert control_distances.options_of(["cartpole_swingup", *options]).precision == wanted

@@ -2,6 +2,9 @@ import numpy as np
 import pytest
 import torch
 
+from spikestill.common.errors import UserError
+from spikestill.common.precision.rounding import number_format
+from spikestill.configs.control import MethodsConfig
 from spikestill.teacher.control import networks
 from tests.teacher.control.agents import OFF, Agent, D, config_of, numbers
 
@@ -148,10 +151,29 @@ def test_an_overflow_leaves_the_step_out_and_halves_scale_and_moments():
     np.testing.assert_allclose(critics.m_NP, before[1] / 2, atol=2**-24)
 
 
-def test_every_number_of_a_low_precision_agent_is_one_of_its_format():
-    agent = Agent(config_of("sac", precision="fp16", methods={}))
-    for seed in range(10):
-        agent.update(numbers(np.random.default_rng(seed)))
+@pytest.mark.parametrize("algorithm", ["sac", "ddpg"])
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp8-e5m2", "fp8-e4m3", "e6m2"])
+def test_every_number_of_a_low_precision_agent_is_one_of_its_format(precision, algorithm):
+    agent = Agent(config_of(algorithm, precision=precision, methods={}, adam_epsilon=1e-5))
+    with np.errstate(all="ignore"):
+        for seed in range(20):
+            agent.update(numbers(np.random.default_rng(seed)))
     for name, array in agent.state.arrays(agent.o).items():
+        assert np.isfinite(array).all(), name
         if "counters" not in name and name != "updates":
-            assert np.array_equal(array, array.astype(np.float16).astype(np.float32)), name
+            assert np.array_equal(array, agent.o.form.round(array)), name
+    for group in agent.state.groups.values():
+        assert group.steps >= 10
+
+
+def test_what_a_format_ends_at_limits_kahan_s_scale_and_the_softplus_fix():
+    limits = {}
+    for precision in ("fp32", "fp16", "fp8-e5m2", "fp8-e4m3"):
+        methods = MethodsConfig().resolved(number_format(precision))
+        limits[precision] = methods.kahan_scale, round(methods.softplus_limit, 2)
+    usual = (1e4, 10.0)
+    assert limits == {"fp32": usual, "fp16": usual, "fp8-e5m2": usual, "fp8-e4m3": (112.0, 6.1)}
+    with pytest.raises(
+        UserError, match=r"fp8-e4m3 rounds adam_epsilon 1e-08 times loss_scale 10000 to 0.*1e-5"
+    ):
+        config_of(precision="fp8-e4m3", methods={})

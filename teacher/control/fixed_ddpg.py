@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from spikestill.common.errors import UserError
 from spikestill.common.precision import fixed_fast
-from spikestill.common.precision.fixed import Affine, Int32, random_bits
+from spikestill.common.precision.fixed import Affine, Int32, QFormat, random_bits
 from spikestill.common.precision.fixed_adam import (
     ALPHA_FRACTION,
     DECAY_FRACTION,
@@ -158,6 +158,27 @@ def rule(config: FixedPointConfig, network: str) -> AdamRule:
     )  # fmt: skip
 
 
+def entered(word: QFormat, name: str, values: npt.NDArray[Any]) -> Int32:
+    """Return real numbers (B, ...) as integers of ``word``.
+
+    Args:
+        word: a format.
+        name: what they are, for the error.
+        values: the numbers.
+
+    Raises:
+        UserError: one is NaN.
+    """
+    try:
+        return word.quantise(values)
+    except ValueError as error:
+        row = int(np.argwhere(np.isnan(values))[0][0])
+        raise UserError(
+            f"the {name} in row {row} of {len(values)} has a NaN, which is no number in {word}",
+            f"look at the {name.removeprefix('next ')}s that the environment gives",
+        ) from error
+
+
 def act(
     state: FixedState, obs_BS: npt.NDArray[Any], noise: bool, arithmetic: Arithmetic = fixed_fast
 ) -> tuple[FixedState, npt.NDArray[np.float32]]:
@@ -168,13 +189,16 @@ def act(
         obs_BS: observations, real numbers.
         noise: explore: add near-normal numbers of deviation ``config.noise`` (``fixed.gaussian``) and clip.
         arithmetic: reference or fast.
+
+    Raises:
+        UserError: an observation is NaN.
     """
     formats = state.formats
     word = formats.word(formats.activation)
     trace = fixed_network.forward(
         state.actor.weight_N,
         state.sizes(ACTOR),
-        word.quantise(obs_BS),
+        entered(word, "observation", obs_BS),
         state.sites(ACTOR),
         formats,
         arithmetic,
@@ -199,7 +223,7 @@ def update(
         arithmetic: reference or fast: the same integers.
 
     Raises:
-        UserError: B is no power of two or too large, or an observation or reward is NaN.
+        UserError: B is no power of two or too large, or a number of the batch is NaN.
     """
     size = len(batch.reward_B)
     if size > LARGEST_BATCH:
@@ -270,15 +294,10 @@ class _Update:
             UserError: a value is NaN.
         """
         word = self.word
-        try:
-            obs_BS, action_BA, next_BS = (
-                word.quantise(x) for x in (batch.obs_BS, batch.action_BA, batch.next_obs_BS)
-            )
-            reward_B = word.quantise(batch.reward_B)
-        except ValueError as error:
-            raise UserError(
-                f"a transition holds {error}", "look at the environment's observations"
-            ) from error
+        obs_BS = entered(word, "observation", batch.obs_BS)
+        action_BA = entered(word, "action", batch.action_BA)
+        reward_B = entered(word, "reward", batch.reward_B)
+        next_BS = entered(word, "next observation", batch.next_obs_BS)
         self.lost["input"] = sum(
             int(np.count_nonzero((x == word.high) | (x == word.low))) for x in (obs_BS, next_BS, reward_B)
         )

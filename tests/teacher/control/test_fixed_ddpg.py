@@ -126,12 +126,27 @@ def test_the_largest_batch_of_saturated_errors_saturates_its_gradients(arithmeti
     assert lost == 3
 
 
-def test_nan_from_the_simulator_is_named():
+@pytest.mark.parametrize(
+    ("field", "name", "remedy"),
+    [
+        ("obs_BS", "observation", "observations"),
+        ("action_BA", "action", "actions"),
+        ("reward_B", "reward", "rewards"),
+        ("next_obs_BS", "next observation", "observations"),
+    ],
+)
+def test_nan_from_the_simulator_is_named(field, name, remedy):
     state = fixed_ddpg.initial_state(FixedPointConfig(hidden=(8, 8)), S, A, seed=0)
     broken = batch(0)
-    broken.obs_BS[3, 4] = np.nan
-    with pytest.raises(UserError, match=r"a transition holds NaN has no value in Q\(32, 20\)"):
+    getattr(broken, field)[3] = np.nan
+    text = (
+        rf"the {name} in row 3 of 16 has a NaN, which is no number in Q\(32, 20\)\. Look at the {remedy} that"
+    )
+    with pytest.raises(UserError, match=text):
         fixed_ddpg.update(state, broken)
+    if field == "obs_BS":
+        with pytest.raises(UserError, match=text):
+            fixed_ddpg.act(state, broken.obs_BS, noise=False)
 
 
 def test_a_checkpoint_of_another_network_is_refused():

@@ -19,7 +19,7 @@ from spikestill.configs.control import ControlConfig, MethodsConfig
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.teacher.control import teach
 from spikestill.teacher.control.agent_file import read_agent, save_agent
-from spikestill.teacher.control.learner import FloatLearner
+from spikestill.teacher.control.learner import DivergedError, FloatLearner
 from spikestill.teacher.control.policy import load_policy
 from spikestill.teacher.control.replay import Replay
 from spikestill.teacher.control.simulator import choose_gl
@@ -126,6 +126,47 @@ def test_a_loss_that_overflows_in_every_update_is_given_up():
     with pytest.raises(
         UserError,
         match=r"update 100: fp16 .*the critics overflow in every update, first in: target of the critic;.*normal_fix",
+    ):
+        train()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"actions in fp32 are not finite, first in: [\w ,]+\. Train in another --run_dir with a lower"),
+        (
+            {"precision": "fp16", "methods": MethodsConfig(normal_fix=False)},
+            r"fp16 are not finite, first in: .*; methods that are off: normal_fix\. Train in another --run_dir with "
+            r"what is off turned on \(--methods.normal_fix=true\), or with --precision fp32",
+        ),
+    ],
+)
+def test_actions_that_are_not_finite_name_the_operation_and_what_is_off(options, message):
+    learner = FloatLearner(config_of("reacher_easy", **options), 6, 2, seed=0)
+    obs = np.ones((1, 6), np.float32)
+    learner.act(obs, None)
+    learner.state.actor.p_NP[...] = np.nan
+    with pytest.raises(DivergedError, match=message):
+        learner.act(obs, np.random.default_rng(0))
+
+
+def test_an_fp32_training_that_diverges_ends_with_a_remedy():
+    """Its updates are not checked: what it does is."""
+    learner, rng = (
+        FloatLearner(config_of("reacher_easy", learning_rate=1e3), 6, 2, seed=0),
+        np.random.default_rng(0),
+    )
+    batch = Replay(100, 6, 2)
+    obs, action, one = np.ones((1, 6)), np.ones((1, 2)), np.ones(1)
+    batch.add(obs, action, 1e30 * one, one, obs, one.astype(bool))
+
+    def train():
+        for _ in range(500):
+            learner.update(batch.sample(rng, 16), rng)
+            learner.act(np.ones((1, 6), np.float32), rng)
+
+    with pytest.raises(
+        DivergedError, match=r"update \d+: the actor's actions in fp32 are not finite, first in: "
     ):
         train()
 

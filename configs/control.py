@@ -60,10 +60,17 @@ class MethodsConfig(Options):
     loss_scaling: Literal["auto", "none", "amp", "compound"] = "auto"
     """compound: gradients and moments stay scaled; amp: gradients are divided again (the baseline); none. auto:
     compound in formats of fewer bits than fp32, else none."""
-    loss_scale: Annotated[float, Range(1, 2**40)] = 1e4
-    """Scale at the start; amp's is 65,536."""
-    loss_scale_period: Annotated[int, Range(1, 1e9)] = 10_000
-    """Updates without overflow before the scale doubles; amp's is 2,000."""
+    loss_scale: Annotated[float, Range(0, 2**40)] = 0.0
+    """Scale at the start; 0: 10,000, and 65,536 with amp."""
+    loss_scale_period: Annotated[int, Range(0, 1e9)] = 0
+    """Updates without overflow before the scale doubles; 0: 10,000, and 2,000 with amp."""
+
+    def _check(self) -> None:
+        amp = self.loss_scaling == "amp"
+        if self.loss_scale == 0:
+            object.__setattr__(self, "loss_scale", 65_536.0 if amp else 1e4)
+        if self.loss_scale_period == 0:
+            object.__setattr__(self, "loss_scale_period", 2_000 if amp else 10_000)
 
     def resolved(self, form: NumberFormat) -> MethodsConfig:
         """Return the methods as they are in a format: nothing left open, C and K within what it holds."""

@@ -117,7 +117,7 @@ def test_in_fp64_every_method_but_the_softplus_fix_changes_nothing(algorithm, me
         plain.update(numbers(np.random.default_rng(seed)))
         other.update(numbers(np.random.default_rng(seed)))
     if "loss_scaling" in methods:
-        assert other.state.critics.scale == 4e4
+        assert other.state.critics.scale == 4 * other.config.methods.loss_scale
     np.testing.assert_allclose(other.weights(), plain.weights(), rtol=1e-9, atol=1e-12)
 
 
@@ -164,6 +164,22 @@ def test_every_number_of_a_low_precision_agent_is_one_of_its_format(precision, a
             assert np.array_equal(array, agent.o.form.round(array)), name
     for group in agent.state.groups.values():
         assert group.steps >= 10
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, (1e4, 10_000)),
+        ({"loss_scaling": "compound"}, (1e4, 10_000)),
+        ({"loss_scaling": "amp"}, (65_536.0, 2_000)),
+        ({"loss_scaling": "amp", "loss_scale": 1e4, "loss_scale_period": 10_000}, (1e4, 10_000)),
+    ],
+)
+def test_amp_begins_with_its_own_scale_and_period(given, wanted):
+    methods = MethodsConfig(**given)
+    assert (methods.loss_scale, methods.loss_scale_period) == wanted
+    agent = Agent(config_of(precision="fp16", methods=given))
+    assert agent.state.critics.scale == wanted[0]
 
 
 def test_what_a_format_ends_at_limits_kahan_s_scale_and_the_softplus_fix():

@@ -169,7 +169,7 @@ class ControlConfig(Options):
     exploration: Share = 0.1
     """DDPG: deviation of the noise that is added to the actions (in -1..1) while it learns."""
     twin_critics: bool = False
-    """DDPG: two critics, the smaller one is the target (TD3). SAC always has two."""
+    """DDPG: two critics, the smaller one is the target and the actor follows the first (TD3). SAC always has two."""
     target_noise: Share = 0.0
     """DDPG: deviation of the noise on the target's action, clipped to 0.5; 0.2 is TD3's."""
     evaluation_period: Annotated[int, Range(1, 1e9)] = 10_000

@@ -212,6 +212,32 @@ def act(
     return state, word.real(action_BA).astype(np.float32)
 
 
+def values(
+    state: FixedState,
+    obs_BS: npt.NDArray[Any],
+    action_BA: npt.NDArray[Any],
+    arithmetic: Arithmetic = fixed_fast,
+) -> npt.NDArray[np.float32]:
+    """Return the critic's values Q(s, a), (B,): its integers, as float32 numbers.
+
+    Args:
+        state: the agent.
+        obs_BS: observations, real numbers.
+        action_BA: actions in -1..1, as :func:`act` gives them.
+        arithmetic: reference or fast.
+
+    Raises:
+        UserError: an observation or an action is NaN.
+    """
+    word = state.formats.word(state.formats.activation)
+    inputs = entered(word, "observation", obs_BS), entered(word, "action", action_BA)
+    trace = fixed_network.forward(
+        state.critic.weight_N, state.sizes(CRITIC), np.concatenate(inputs, 1), state.sites(CRITIC), state.formats,
+        arithmetic,
+    )  # fmt: skip
+    return word.real(trace.output_BP[:, 0]).astype(np.float32)
+
+
 def update(
     state: FixedState, batch: Batch, arithmetic: Arithmetic = fixed_fast
 ) -> tuple[FixedState, dict[str, Any]]:

@@ -28,6 +28,14 @@ ENCODERS = ("weight_standardisation", "feature_limit")
 """What the encoder of pixels needs besides."""
 
 
+READ_BY_SAC = ("initial_temperature", "log_std_low", "log_std_high", "std_added")
+"""Options that DDPG has no use for."""
+READ_BY_DDPG = ("exploration", "twin_critics", "target_noise")
+"""Options that SAC has no use for."""
+READ_BY_FIXED = ("second_moment", "rounding")
+"""Options that floating point has no use for; the ``quantisation_delay`` is given to all four variants of Figure 7."""
+
+
 def sees_pixels(fields: Sequence[Field]) -> bool:
     """Return whether what an environment shows is one field of three RGB frames, as an encoder takes it."""
     return len(fields) == 1 and fields[0].shape == PIXELS and fields[0].dtype == "uint8"
@@ -192,6 +200,7 @@ class ControlConfig(Options):
                 f"{self.environment.game} has named actions, {self.algorithm} learns tasks whose actions are numbers",
                 "give a MuJoCo task such as cheetah_run, or omit --algorithm",
             )
+        self._check_effect()
         self._check_pictures(spec)
         if self.precision in FIXED:
             self._check_fixed()
@@ -216,6 +225,26 @@ class ControlConfig(Options):
             raise UserError(
                 f"replay_capacity {self.replay_capacity} is less than two steps of {self.num_envs} environments",
                 "raise --replay_capacity",
+            )
+
+    def _check_effect(self) -> None:
+        """Refuse an option that nothing would read."""
+        fixed = self.precision in FIXED
+        arithmetic = f"precision {self.precision}"
+        unread = dict.fromkeys(
+            READ_BY_SAC if self.algorithm == "ddpg" else READ_BY_DDPG, f"algorithm {self.algorithm}"
+        )
+        unread |= {} if fixed else dict.fromkeys(READ_BY_FIXED, arithmetic)
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        given = {name: getattr(self, name) for name in unread if getattr(self, name) != defaults[name]}
+        if fixed:
+            usual = vars(MethodsConfig())
+            given |= {
+                f"methods.{name}": value for name, value in vars(self.methods).items() if value != usual[name]
+            }
+        for name, value in given.items():
+            raise UserError(
+                f"{name} is {value}, and {unread.get(name, arithmetic)} does not read it", f"omit --{name}"
             )
 
     def _check_epsilon(self) -> None:

@@ -348,6 +348,29 @@ def test_fixed_point_is_plain_ddpg_and_says_so():
         config_of("hopper", **FIXAR | {"batch_size": 8192})
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"twin_critics": True},
+            r"twin_critics is True, and algorithm sac does not read it\. Omit --twin_critics",
+        ),
+        ({"target_noise": 0.2}, r"target_noise is 0.2, and algorithm sac"),
+        ({"exploration": 0.2}, r"exploration is 0.2, and algorithm sac"),
+        ({"algorithm": "ddpg", "log_std_low": -6.0}, r"log_std_low is -6.0, and algorithm ddpg"),
+        ({"second_moment": "root"}, r"second_moment is root, and precision fp32 does not read it"),
+        ({"precision": "fp16", "rounding": "stochastic"}, r"rounding is stochastic, and precision fp16"),
+        (
+            FIXAR | {"methods": MethodsConfig(hadam=True)},
+            r"methods.hadam is True, and precision fixar.*--methods.hadam",
+        ),
+    ],
+)
+def test_an_option_that_nothing_would_read_is_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        config_of(**options)
+
+
 def test_a_fixed_point_agent_is_taught_plays_and_is_inspected(tmp_path, capsys):
     teach.run(config_of("swimmer", steps=300, **FIXAR), tmp_path)
     spec = teach.environment("swimmer")

@@ -92,8 +92,9 @@ def test_a_seed_trained_beside_others_is_bit_for_bit_what_it_is_alone(tmp_path):
         {"algorithm": "ddpg", "hidden": (400, 300), "batch_size": 64},
         {"algorithm": "ddpg", "twin_critics": True, "actor_period": 2, "batch_size": 15, "precision": "fp16"},
         {"algorithm": "ddpg", "hidden": (40,), "batch_size": 1},
+        FIXAR | {"hidden": (400, 300), "batch_size": 64, "steps": 160, "quantisation_delay": 20},
     ],
-    ids=["sac", "ddpg", "td3-fp16", "ddpg-one"],
+    ids=["sac", "ddpg", "td3-fp16", "ddpg-one", "fixar"],
 )
 def test_the_number_of_threads_changes_nothing(tmp_path, options):
     for threads in (1, 2):

@@ -50,7 +50,7 @@ def encoder_flops(config: ControlConfig) -> float:
     """Return the multiply-adds of an update's encoders, a transition: both of its rows go through the critics' encoder,
     forward and backward, and their next ones through the critics' convolutions with the actor's head and through the
     target's encoder; one more row goes to the actor."""
-    rule = Settings.of(config, 0, D, False).encoder
+    rule = Settings.of(config, 0, D).encoder
     if rule is None:
         return 0.0
     shapes = list(zip(SIDES[1:], rule.conv_shapes, strict=True))

@@ -37,13 +37,16 @@ class Decision:
 
     Attributes:
         action: int64 (B,) where actions are discrete, float32 (B, D) where they are D numbers.
-        scores: (B, A): Q-values, votes (integers), or mean and deviation of each number; what is shown.
+        scores: (B, A): Q-values, votes (integers), or what was found of each number and last the value; what is shown
+            and recorded.
         trace: the spikes of it; None where the policy has none.
+        value: (B,) what the policy expects of its action; None where Q-values say it, or nothing does.
     """
 
     action: npt.NDArray[Any]
     scores: npt.NDArray[Any]
     trace: Trace | None = None
+    value: npt.NDArray[np.floating] | None = None
 
     @staticmethod
     def best(scores_BA: npt.NDArray[Any], trace: Trace | None = None) -> Decision:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from spikestill.common.environment import Box, EnvironmentSpec, Field, environment
 from spikestill.common.errors import UserError
-from spikestill.common.precision.names import FIXED, check_emulated, vanishes
+from spikestill.common.precision.names import FIXED, LARGEST_BATCH, check_emulated, vanishes
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.options import Options, Range, Share
+
+if TYPE_CHECKING:  # its rounding is compiled, and --help does not wait for that
+    from spikestill.common.precision.rounding import NumberFormat
 
 PIXELS = (3, 3, 84, 84)
 """What an encoder sees: frame, colour, row, column."""
@@ -22,6 +26,14 @@ SWITCHED = tuple(name for name in SIX if name != "loss_scaling")
 """Five of the six, each on or off; loss scaling has more to choose from."""
 ENCODERS = ("weight_standardisation", "feature_limit")
 """What the encoder of pixels needs besides."""
+
+
+READ_BY_SAC = ("initial_temperature", "log_std_low", "log_std_high", "std_added")
+"""Options that DDPG has no use for."""
+READ_BY_DDPG = ("exploration", "twin_critics", "target_noise")
+"""Options that SAC has no use for."""
+READ_BY_FIXED = ("second_moment", "rounding")
+"""Options that floating point has no use for; the ``quantisation_delay`` is given to all four variants of Figure 7."""
 
 
 def sees_pixels(fields: Sequence[Field]) -> bool:
@@ -46,29 +58,43 @@ class MethodsConfig(Options):
     kahan_actor: bool = False
     """Kahan gradients of the actor too; the authors' code leaves it out."""
     kahan_scale: Annotated[float, Range(1, 1e6)] = 1e4
-    """C of Kahan momentum: 100 from pixels."""
+    """C of Kahan momentum: 100 from pixels; at most a quarter of the format's largest number, 112 in fp8-e4m3."""
     weight_standardisation: bool | None = None
     """From pixels: standardise the weights of the encoder's linear layer (Qiao 2019)."""
     feature_limit: bool | None = None
     """From pixels: scale a row of the encoder's numbers beyond 10 down to 10, before the layer norm squares them."""
     softplus_limit: Annotated[float, Range(1, 100)] = 10.0
-    """K of the softplus-fix."""
+    """K of the softplus-fix; at most the log of the format's largest number, 6.1 in fp8-e4m3."""
     loss_scaling: Literal["auto", "none", "amp", "compound"] = "auto"
     """compound: gradients and moments stay scaled; amp: gradients are divided again (the baseline); none. auto:
     compound in formats of fewer bits than fp32, else none."""
-    loss_scale: Annotated[float, Range(1, 2**40)] = 1e4
-    """Scale at the start; amp's is 65,536."""
-    loss_scale_period: Annotated[int, Range(1, 1e9)] = 10_000
-    """Updates without overflow before the scale doubles; amp's is 2,000."""
+    loss_scale: Annotated[float, Range(0, 2**40)] = 0.0
+    """Scale at the start; 0: 10,000, and 65,536 with amp."""
+    loss_scale_period: Annotated[int, Range(0, 1e9)] = 0
+    """Updates without overflow before the scale doubles; 0: 10,000, and 2,000 with amp."""
 
-    def resolved(self, low: bool) -> MethodsConfig:
-        """Return the methods with nothing left open; ``low``: the format has fewer bits than fp32."""
+    def _check(self) -> None:
+        amp = self.loss_scaling == "amp"
+        if self.loss_scale == 0:
+            object.__setattr__(self, "loss_scale", 65_536.0 if amp else 1e4)
+        if self.loss_scale_period == 0:
+            object.__setattr__(self, "loss_scale_period", 2_000 if amp else 10_000)
+
+    def resolved(self, form: NumberFormat) -> MethodsConfig:
+        """Return the methods as they are in a format: nothing left open, C and K within what it holds."""
         open_ones = (*SWITCHED, *ENCODERS)
-        chosen = {name: low if getattr(self, name) is None else getattr(self, name) for name in open_ones}
+        chosen = {
+            name: form.low if getattr(self, name) is None else getattr(self, name) for name in open_ones
+        }
         scaling = self.loss_scaling
         if scaling == "auto":
-            scaling = "compound" if low else "none"
-        return dataclasses.replace(self, loss_scaling=scaling, **chosen)
+            scaling = "compound" if form.low else "none"
+        # Weights of up to 4 times C, and exp(K), are numbers of the format.
+        scale, limit = max(1.0, form.largest / 4), math.log(form.largest)
+        return dataclasses.replace(
+            self, loss_scaling=scaling, kahan_scale=min(self.kahan_scale, scale),
+            softplus_limit=min(self.softplus_limit, limit), **chosen,
+        )  # fmt: skip
 
     def off(self, from_pixels: bool = False) -> list[str]:
         """Return the names of the methods that are off, of resolved ones: of the six, and from pixels the encoder's."""
@@ -109,7 +135,7 @@ class ControlConfig(Options):
     hidden: tuple[int, ...] = (256, 256)
     """Width of each hidden layer of actor and critics; FIXAR has 400 and 300."""
     batch_size: Annotated[int, Range(1, 65536)] = 256
-    """Transitions per update."""
+    """Transitions per update; in fixed point a power of two up to 4,096."""
     replay_capacity: Annotated[int, Range(100, 1e8)] = 1_000_000
     """Transitions that the replay holds; from pixels frames, 21 KB each, and at least 8 a stream."""
     seed_steps: Annotated[int, Range(1, 1e8)] = 5_000
@@ -131,7 +157,7 @@ class ControlConfig(Options):
     beta2: Annotated[float, Range(0, 0.999999)] = 0.999
     """Adam's second decay."""
     adam_epsilon: Share = 1e-8
-    """Adam's epsilon; ten times as much is the baseline ``eps``."""
+    """Adam's epsilon; ten times as much is the baseline ``eps``. fp8-e4m3 wants 1e-5."""
     initial_temperature: Annotated[float, Range(1e-6, 100)] = 0.1
     """SAC's temperature at the start."""
     log_std_low: Annotated[float, Range(-20, 0)] = -5.0
@@ -151,7 +177,7 @@ class ControlConfig(Options):
     exploration: Share = 0.1
     """DDPG: deviation of the noise that is added to the actions (in -1..1) while it learns."""
     twin_critics: bool = False
-    """DDPG: two critics, the smaller one is the target (TD3). SAC always has two."""
+    """DDPG: two critics, the smaller one is the target and the actor follows the first (TD3). SAC always has two."""
     target_noise: Share = 0.0
     """DDPG: deviation of the noise on the target's action, clipped to 0.5; 0.2 is TD3's."""
     evaluation_period: Annotated[int, Range(1, 1e9)] = 10_000
@@ -174,11 +200,13 @@ class ControlConfig(Options):
                 f"{self.environment.game} has named actions, {self.algorithm} learns tasks whose actions are numbers",
                 "give a MuJoCo task such as cheetah_run, or omit --algorithm",
             )
+        self._check_effect()
         self._check_pictures(spec)
         if self.precision in FIXED:
             self._check_fixed()
         else:
             check_emulated(self.precision)
+            self._check_epsilon()
         if not self.hidden or not all(1 <= width <= 16384 for width in self.hidden):
             raise UserError(
                 f"hidden is {self.hidden}, each of its widths must be 1..16384", "give --hidden 256,256"
@@ -197,6 +225,36 @@ class ControlConfig(Options):
             raise UserError(
                 f"replay_capacity {self.replay_capacity} is less than two steps of {self.num_envs} environments",
                 "raise --replay_capacity",
+            )
+
+    def _check_effect(self) -> None:
+        """Refuse an option that nothing would read."""
+        fixed = self.precision in FIXED
+        arithmetic = f"precision {self.precision}"
+        unread = dict.fromkeys(
+            READ_BY_SAC if self.algorithm == "ddpg" else READ_BY_DDPG, f"algorithm {self.algorithm}"
+        )
+        unread |= {} if fixed else dict.fromkeys(READ_BY_FIXED, arithmetic)
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        given = {name: getattr(self, name) for name in unread if getattr(self, name) != defaults[name]}
+        if fixed:
+            usual = vars(MethodsConfig())
+            given |= {
+                f"methods.{name}": value for name, value in vars(self.methods).items() if value != usual[name]
+            }
+        for name, value in given.items():
+            raise UserError(
+                f"{name} is {value}, and {unread.get(name, arithmetic)} does not read it", f"omit --{name}"
+            )
+
+    def _check_epsilon(self) -> None:
+        """Refuse what all six methods do not save; without loss scaling a format may fail, as published."""
+        scale, epsilon = self.methods.loss_scale, self.adam_epsilon
+        if self.methods.loss_scaling in ("auto", "compound") and vanishes(scale * epsilon, self.precision):
+            raise UserError(
+                f"{self.precision} rounds adam_epsilon {epsilon:g} times loss_scale {scale:g} to 0, and where a "
+                "gradient is 0 Adam would divide 0 by 0",
+                "give --adam_epsilon 1e-5, or a format of more exponent bits such as --precision fp8-e5m2",
             )
 
     def _check_pictures(self, spec: EnvironmentSpec) -> None:
@@ -226,16 +284,17 @@ class ControlConfig(Options):
         return sees_pixels(environment(self.environment.game).fields)
 
     def _check_fixed(self) -> None:
+        size = self.batch_size
         wrong = {
             "algorithm": self.algorithm != "ddpg", "twin_critics": self.twin_critics,
             "target_noise": self.target_noise != 0.0, "actor_period": self.actor_period != 1,
-            "target_period": self.target_period != 1, "batch_size": bool(self.batch_size & (self.batch_size - 1)),
+            "target_period": self.target_period != 1, "batch_size": size > LARGEST_BATCH or bool(size & (size - 1)),
         }  # fmt: skip
         named = [name for name, refused in wrong.items() if refused]
         if named:
             raise UserError(
                 f"precision {self.precision} with {named[0]} {getattr(self, named[0])}: fixed point is plain DDPG, "
-                "with a target step every update and a batch of a power of two",
+                f"with a target step every update and a batch of a power of two up to {LARGEST_BATCH}",
                 "give --algorithm ddpg --target_period 1 --batch_size 64, and omit TD3's options",
             )
 

@@ -150,6 +150,8 @@ class Broadcast:
             "latency_ms": round(float(part["latency_ms"]), 3),
             "joules": float(part["joules"]) / max(1, int(part["decisions"])),
             "votes": bool(part["votes"]),
+            "bars": [round(share, 4) for share in self.scene.bars(part).tolist()],
+            "value": self.scene.value(part),
             "scores": [round(value, 4) if np.isfinite(value) else 0.0 for value in scores],
         }
 

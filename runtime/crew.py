@@ -8,7 +8,7 @@ import itertools
 import sys
 from collections.abc import Iterator, Sequence
 
-from spikestill.common.environment import environment
+from spikestill.common.environment import Box, environment
 from spikestill.configs.play import PlayConfig
 from spikestill.runtime.agents import Agent, agent_files, open_agent
 from spikestill.runtime.clock import Clock
@@ -69,6 +69,7 @@ def make_sessions(
 def scene_of(sessions: list[Session], notes: Sequence[str] = (), notice: str = "") -> Scene:
     """Return who plays what, for those who look on, with what has been done to each."""
     game = sessions[0].game
+    box = game.spec.actions
     actors = []
     for session, note in itertools.zip_longest(sessions, notes, fillvalue=""):
         assert isinstance(session, Session)
@@ -84,6 +85,7 @@ def scene_of(sessions: list[Session], notes: Sequence[str] = (), notice: str = "
         tuple(actors),
         atari=game.spec.family == "atari",
         notice=notice,
+        bounds=tuple(zip(box.low, box.high, strict=True)) if isinstance(box, Box) else (),
     )
 
 

@@ -29,8 +29,9 @@ def frame_dtype(
     comes again because time stands still, ``sessions`` has each agent's part. Times are in ms; ``action`` is -1 where
     it is no number of a list; ``answer`` is the number of the newest answer, -1 before the first of a game;
     ``late_ms`` is how late the frame came; ``joules`` is the estimated energy of all decisions so far, 0 where
-    nothing is known of it; ``votes`` says that the scores are votes, counted from 0; ``seen`` is the newest picture
-    that the agent saw; ``state`` is the index in ``STATES``.
+    nothing is known of it; ``value`` is what the agent expects, NaN where it does not say; ``votes`` says that the
+    scores are votes, counted from 0; ``seen`` is the newest picture that the agent saw; ``state`` is the index in
+    ``STATES``.
 
     Args:
         sessions: agents side by side.
@@ -55,6 +56,7 @@ def frame_dtype(
             ("joules", "<f8"),
             ("votes", "?"),
             ("scores", "<f8", (actions,)),
+            ("value", "<f8"),
             ("trace", "<u8", (words,)),
             ("seen", "u1", SEEN_SHAPE),
             ("screen", "u1", (*screen_shape, 3)),

@@ -103,14 +103,14 @@ class Mosaic:
         if state != "playing":
             draw_text(canvas, top + 30, left, state, 13, ALARM)
         if part["answer"] >= 0:
-            names = list(self._scene.actions)
             box = (below, left, TILE_BARS, TILE)
-            values = part["scores"][: len(names)]
-            draw_bars(canvas, box, names, values, int(part["action"]), votes=bool(part["votes"]))
+            draw_bars(canvas, box, self._scene.actions, self._scene.bars(part), int(part["action"]))
         line = f"latency {part['latency_ms']:.1f} ms   misses {part['misses']} of {part['decisions']}"
         if part["compared"]:
             line += f"   agrees {part['agreed'] / part['compared']:.0%}"
         draw_text(canvas, below + TILE_BARS + 8, left, line, 13, ALARM if part["misses"] else DIM)
+        if part["answer"] >= 0 and (value := self._scene.value(part)):
+            draw_text(canvas, below + TILE_BARS + 28, left, value, 13)
 
 
 def picture_of(scene: Scene, dtype: np.dtype[np.void]) -> Panel | Mosaic:

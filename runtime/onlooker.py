@@ -203,6 +203,7 @@ def fill(part: np.void, session: Session, tick: Tick) -> None:
         part["answer"], part["latency_ms"] = tick.answer.number, tick.answer.latency_s * 1e3
         part["votes"] = scores.dtype.kind in "iu"
         part["scores"][: len(scores)] = scores
+        part["value"] = np.nan if decision.value is None else decision.value[0]
         seen = tick.answer.observations.get("stack")
         if seen is not None:
             part["seen"] = seen[0, -1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -80,7 +80,7 @@ class Panel:
     size = (HEIGHT, WIDTH)
 
     def __init__(self, scene: Scene, dtype: np.dtype[np.void]) -> None:
-        self.game, self.agent, self.actions = scene.game, scene.actors[0].name, list(scene.actions)
+        self._scene, self.game, self.agent = scene, scene.game, scene.actors[0].name
         self._picture, self._rate_hz = inside(scene.actors[0]), scene.rate_hz
         self._latency_ms: deque[float] = deque(maxlen=RECENT)
         self._shown = -1
@@ -113,16 +113,13 @@ class Panel:
         left = LEFT + (INNER - width) // 2
         self.canvas[GRID_TOP : GRID_TOP + height, left : left + width] = picture
         self._text(GRID_TOP + INNER + 6, caption, 13, DIM)
-        self._bars(frame["scores"][: len(self.actions)], int(frame["action"]), votes=bool(frame["votes"]))
+        box = (BARS_TOP, LEFT, BARS_HEIGHT, INNER)
+        draw_bars(self.canvas, box, self._scene.actions, self._scene.bars(frame), int(frame["action"]))
         self._latency_ms.append(float(frame["latency_ms"]))
         p99_ms = np.percentile(self._latency_ms, 99, method="inverted_cdf")
         self._text(588, f"latency {frame['latency_ms']:.1f} ms     p99 {p99_ms:.1f} ms", 14)
         colour = ALARM if frame["misses"] else DIM
         self._text(610, f"misses {frame['misses']} of {frame['decisions']}", 14, colour)
-
-    def _bars(self, values: npt.NDArray[np.float64], action: int, *, votes: bool) -> None:
-        box = (BARS_TOP, LEFT, BARS_HEIGHT, INNER)
-        draw_bars(self.canvas, box, self.actions, values, action, votes=votes)
 
     def _clear(self, top: int, bottom: int) -> None:
         self.canvas[top:bottom, LEFT - 16 :] = BACKGROUND
@@ -151,31 +148,26 @@ def draw_text(
 def draw_bars(
     canvas: npt.NDArray[np.uint8],
     box: tuple[int, int, int, int],
-    names: list[str],
-    values: npt.NDArray[np.float64],
+    names: Sequence[str],
+    shares: npt.NDArray[np.float64],
     action: int,
-    *,
-    votes: bool,
 ) -> None:
-    """Draw a bar for each action, votes from 0 and Q-values from the lowest, to the highest.
+    """Draw a bar for each action.
 
     Args:
         canvas: uint8 (H, W, 3).
         box: top, left, height, width of the place, which is clear.
         names: of the actions.
-        values: their scores.
-        action: the chosen one.
-        votes: they are votes.
+        shares: how long each bar is, 0..1, of :meth:`Scene.bars`.
+        action: the chosen one, -1 for none.
     """
     top, left, height, width = box
-    low = 0.0 if votes else float(values.min())
-    span = max(float(values.max()) - low, 1e-9)
-    columns = 1 if len(values) <= MAX_COLUMN_ACTIONS else 2
-    rows = -(-len(values) // columns)
+    columns = 1 if len(shares) <= MAX_COLUMN_ACTIONS else 2
+    rows = -(-len(shares) // columns)
     pitch = min(24, height // rows)
     size = 11 if columns == 2 else min(12, pitch)
     label, cell = (78, width // columns) if columns == 2 else (90, width)
-    for index, value in enumerate(values):
+    for index, share in enumerate(shares):
         row = top + index % rows * pitch
         column = left + index // rows * cell
         colour = CHOSEN if index == action else BAR
@@ -183,7 +175,7 @@ def draw_bars(
         full = cell - label - 8
         bar = canvas[row + 2 : row + pitch - 2, column + label : column + label + full]
         bar[:] = FAINT
-        bar[:, : round(full * (value - low) / span)] = colour
+        bar[:, : round(full * share)] = colour
 
 
 def seen_picture(frame: np.void) -> tuple[npt.NDArray[np.uint8], str]:

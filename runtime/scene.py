@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,6 +43,7 @@ class Scene:
         actors: the agents, in their order.
         atari: its pixels are wider than high, 4 to 3.
         notice: what viewers are to be told, '' for nothing.
+        bounds: (low, high) of each action that is a number, () where one of them is chosen.
     """
 
     game: str
@@ -51,6 +53,29 @@ class Scene:
     actors: tuple[Actor, ...]
     atari: bool = True
     notice: str = ""
+    bounds: tuple[tuple[float, float], ...] = ()
+
+    def bars(self, part: np.void) -> npt.NDArray[np.float64]:
+        """Return how long each action's bar is, float64 (A,), 0..1.
+
+        Numbers go from their lower to their upper bound, votes from 0 and Q-values from the lowest, to the highest.
+
+        Args:
+            part: an agent's, of a frame.
+        """
+        values = np.array(part["scores"][: len(self.actions)])
+        if self.bounds:
+            low, high = np.array(self.bounds).T
+            found = (values - low) / (high - low)
+        else:
+            least = 0.0 if part["votes"] else values.min()
+            found = (values - least) / max(values.max() - least, 1e-9)
+        return np.clip(np.nan_to_num(found, nan=0.0), 0.0, 1.0)
+
+    def value(self, part: np.void) -> str:
+        """Return what an agent expects of its numbers, as text, '' where it does not say."""
+        value = float(part["value"])
+        return f"value {value:.4g}" if self.bounds and math.isfinite(value) else ""
 
     def save(self, folder: Path, number: int) -> None:
         """Write it as scene ``number`` of ``folder``, whole or not at all."""
@@ -77,4 +102,5 @@ class Scene:
                 key.removeprefix(start): value for key, value in arrays.items() if key.startswith(start)
             }
             actors.append(Actor(actor["name"], actor["picture"], layout, actor["note"]))
+        plain["bounds"] = tuple(map(tuple, plain["bounds"]))
         return Scene(**{**plain, "actions": tuple(plain["actions"]), "actors": tuple(actors)})

@@ -67,20 +67,19 @@ def shrink(
     return screen_HW3[row.astype(np.int64)[:, None], column.astype(np.int64)[None, :]]
 
 
-def side_lines(part: np.void, title: str, actions: Sequence[str], rate_hz: float) -> list[str]:
-    """Return what stands beside or below a game: score, votes or Q-values as bars, latency and misses."""
-    seconds = part["frame"] / rate_hz
+def side_lines(part: np.void, title: str, scene: Scene) -> list[str]:
+    """Return what stands beside or below a game: score, votes, Q-values or numbers as bars, the value of numbers,
+    latency and misses."""
+    seconds = part["frame"] / scene.rate_hz
     lines = [title, "", f"score {part['score']:g}   game {part['game'] + 1}   {seconds:.0f} s", ""]
     state = STATES[part["state"]]
     if state != "playing":
         lines[1] = f"{state}"
     if part["answer"] >= 0:
-        scores = part["scores"][: len(actions)]
-        low = 0.0 if part["votes"] else float(scores.min())
-        span = max(float(scores.max()) - low, 1e-9)
-        for index, (name, score) in enumerate(zip(actions, scores.tolist(), strict=True)):
+        for index, (name, share) in enumerate(zip(scene.actions, scene.bars(part), strict=True)):
             mark = "▶" if index == part["action"] else " "
-            lines.append(f"{mark} {name.lower():<14} {'█' * round(BAR_CELLS * (score - low) / span)}")
+            lines.append(f"{mark} {name.lower():<14} {'█' * round(BAR_CELLS * share)}")
+        lines += filter(None, [scene.value(part)])
         lines += ["", f"latency {part['latency_ms']:.2f} ms"]
     lines.append(f"misses {part['misses']} of {part['decisions']} decisions")
     if part["compared"]:
@@ -140,9 +139,7 @@ class TerminalView:
         """Return one page of text with its control sequences."""
         parts, scene = frame["sessions"], self._scene
         sides = [
-            side_lines(
-                part, f"{scene.game} · {actor.name} {actor.note}".rstrip(), scene.actions, scene.rate_hz
-            )
+            side_lines(part, f"{scene.game} · {actor.name} {actor.note}".rstrip(), scene)
             for part, actor in zip(parts, scene.actors, strict=True)
         ]
         if below := "   ".join(filter(None, ("paused" if frame["paused"] else "", self._keys))):

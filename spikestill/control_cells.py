@@ -16,7 +16,7 @@ import numpy as np
 from spikestill.common.errors import UserError
 from spikestill.common.precision.names import FIXED
 from spikestill.common.precision.rounding import number_format
-from spikestill.configs.control import ENCODERS, SIX, SWITCHED, ControlConfig
+from spikestill.configs.control import ENCODERS, SIX, SWITCHED, ControlConfig, MethodsConfig
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.control_curves import Curve, Kept
 from spikestill.results import interval, number
@@ -50,7 +50,7 @@ def variant_of(config: ControlConfig) -> Variant:
     """Return the column of a training."""
     if config.precision in FIXED:
         return Variant(config.precision)
-    methods = config.methods.resolved(number_format(config.precision).low)
+    methods = config.methods.resolved(number_format(config.precision))
     on = {name for name in SWITCHED if getattr(methods, name)}
     on |= {"loss_scaling"} if methods.loss_scaling == "compound" else set()
     return Variant(config.precision, frozenset(on), methods.loss_scaling == "amp", config.adam_epsilon)
@@ -69,14 +69,14 @@ def setting_of(config: ControlConfig) -> Setting:
         if value != getattr(usual, field.name):
             found.append((field.name, value))
     # Of fp32 too, where nothing reads them: it stands in the row of the few bits that it is compared with.
-    ignored = {"loss_scale", "loss_scale_period"} if config.methods.loss_scaling == "amp" else set()
+    usual_methods = MethodsConfig(loss_scaling=config.methods.loss_scaling)
     few_bits = config.precision not in FIXED and number_format(config.precision).low
     for field in dataclasses.fields(config.methods):
-        value, usually = getattr(config.methods, field.name), field.default
+        value, usually = getattr(config.methods, field.name), getattr(usual_methods, field.name)
         if field.name in ENCODERS:  # on in few bits unless it is told; from states nothing reads them
             value = few_bits if value is None or not config.from_pixels else value
             usually = few_bits
-        if field.name not in ignored and field.name not in SIX and value != usually:
+        if field.name not in SIX and value != usually:
             found.append((f"methods.{field.name}", value))
     return tuple(found)
 

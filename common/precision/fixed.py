@@ -2,7 +2,7 @@
 
 A number x of format Q(bits, fraction) is the integer ``X = x 2^fraction``, kept in ``bits`` bits, two's complement.
 Everything here is the NumPy reference: integers only, no float anywhere between :func:`QFormat.quantise` and
-:func:`QFormat.real`. The fast kernels (``fixed_kernels.py``), the accelerator's model, its SystemVerilog and the
+:func:`QFormat.real`. The fast kernels (``fixed_fast.py``), the accelerator's model, its SystemVerilog and the
 exported C give the same integers.
 
 The rules, said once:

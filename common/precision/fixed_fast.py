@@ -1,4 +1,5 @@
-"""A fixed-point layer's operations as numba kernels on two threads or more: the integers of ``fixed_reference.py``.
+"""A fixed-point layer's operations as numba kernels on a thread a core, or :func:`at_most` so many: the integers of
+``fixed_reference.py``.
 
 Products of factors too large for one 64-bit sum take the element's two sums, slowly; no training comes near it.
 
@@ -7,8 +8,9 @@ Axis suffixes: B batch, P outputs, Q inputs, N parameters, S rows of the stream,
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -32,8 +34,8 @@ from spikestill.common.precision.fixed_words import explore, td_errors, through_
 from spikestill.common.processor import cores
 
 __all__ = [
-    "adam", "approach", "backward", "explore", "extremes", "forward", "gradient", "quantise", "tanh", "td_errors",
-    "through_tanh",
+    "adam", "approach", "at_most", "backward", "explore", "extremes", "forward", "gradient", "quantise", "tanh",
+    "td_errors", "through_tanh",
 ]  # fmt: skip
 
 _compiled = njit(nogil=True, cache=True, error_model="numpy")
@@ -42,6 +44,19 @@ WORTH_SHARING = 1_000_000
 """Multiply-adds from which handing half to another thread (some 20 us) pays."""
 NO_BIAS = np.zeros(0, np.int32)
 NO_MASK = np.zeros((0, 0), np.int32)
+_limit = 0
+"""Threads that compute; 0: one a core."""
+
+
+@contextlib.contextmanager
+def at_most(threads: int) -> Iterator[None]:
+    """Compute on ``threads`` threads within, 0: one a core. It holds for the whole process, and changes no integer."""
+    global _limit
+    before, _limit = _limit, threads
+    try:
+        yield
+    finally:
+        _limit = before
 
 
 @functools.cache
@@ -50,7 +65,7 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def _share(rows: int, step: int, cost: int, work: Callable[[int, int], Any]) -> list[Any]:
-    """Return what ``work(first, last)`` gives for the rows, in a part for each core where ``cost`` is worth it.
+    """Return what ``work(first, last)`` gives for the rows, in a part for each thread where ``cost`` is worth it.
 
     Args:
         rows: how many.
@@ -58,7 +73,8 @@ def _share(rows: int, step: int, cost: int, work: Callable[[int, int], Any]) -> 
         cost: multiply-adds, or as much work.
         work: of a part.
     """
-    size = max(step, -(-rows // cores() // step) * step) if cost >= WORTH_SHARING else rows
+    threads = _limit or cores()
+    size = max(step, -(-rows // threads // step) * step) if cost >= WORTH_SHARING else rows
     parts = [(first, min(first + size, rows)) for first in range(0, rows, size)]
     if len(parts) < 2:
         return [work(0, rows)]

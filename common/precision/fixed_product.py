@@ -1,6 +1,6 @@
 """The fast integer matrix product: int32 x int32 summed in int64, vectors of eight lanes, for numba kernels.
 
-Exact wherever the sums fit in 64 bits, which :func:`fits` proves from the largest factors; ``fixed_kernels.py`` takes
+Exact wherever the sums fit in 64 bits, which :func:`fits` proves from the largest factors; ``fixed_fast.py`` takes
 the element's two sums where it cannot.
 
 Axis suffixes: S rows of the stream, K terms of a sum, O outputs.

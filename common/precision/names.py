@@ -10,6 +10,8 @@ NAMED = {"bf16": (8, 7), "fp16": (5, 10), "fp8-e5m2": (5, 2), "fp8-e4m3": (4, 3)
 """Name to (exponent bits, mantissa bits); ``eXmY`` names any other."""
 FIXED = ("fixed32", "fixar", "fixed16")
 """Variants of fixed point, which are integers (``fixed.py``)."""
+LARGEST_BATCH = 4096
+"""Of fixed point: a bias's gradient sums that many 32-bit errors, shifted by 20 bits, and 2^31 2^12 2^20 is 2^63."""
 KNOWN = ("fp64", "fp32", *NAMED)
 
 

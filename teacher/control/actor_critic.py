@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.precision.rounding import number_format
 from spikestill.configs.control import ControlConfig, MethodsConfig
 from spikestill.teacher.control import networks
 from spikestill.teacher.control.encoder import EncoderRule
@@ -73,9 +74,9 @@ class Settings:
     encoder: EncoderRule | None = None
 
     @staticmethod
-    def of(config: ControlConfig, observation: int, action: int, low: bool) -> Settings:
-        """Return the settings of a training; ``low``: its format has fewer bits than fp32."""
-        methods = config.methods.resolved(low)
+    def of(config: ControlConfig, observation: int, action: int) -> Settings:
+        """Return the settings of a training."""
+        methods = config.methods.resolved(number_format(config.precision))
         policy = PolicyRule(
             low=config.log_std_low,
             high=config.log_std_high,
@@ -297,13 +298,14 @@ def step_all(o: Any, together: Sequence[Trained], rule: AdamRule, methods: Metho
 def action_gradient(
     o: Any, state: AgentState, settings: Settings, obs_BS: Any, action_BD: Any, factor: float, both: Both
 ) -> tuple[Any, list[Any]]:
-    """Return (``factor`` times the gradient of min Q by the action (B, D), the critics' values).
+    """Return (``factor`` times the gradient of Q by the action (B, D), the values of the critics that were asked).
 
-    Of a single critic the batch is cut into halves, one for each thread.
+    SAC's Q is the smaller of both critics (Haarnoja 2018), DDPG's the first one, of two too (TD3, Fujimoto 2018). Of a
+    single critic the batch is cut into halves, one for each thread.
     """
     sizes = settings.critic_sizes
     x_BI = o.joined(obs_BS, action_BD)
-    if settings.config.twins == 1:
+    if settings.config.algorithm == "ddpg":
         net, middle = networks.layers(state.critics.p_NP[0], sizes), len(x_BI) // 2
         halves = x_BI[:middle], x_BI[middle:]
 

@@ -3,7 +3,7 @@
     y = r + γ Q̄(s', μ̄(s'))          critic: mean squared error          actor: −mean Q(s, μ(s))
 
 TD3 (Fujimoto 2018) has a second critic, of which the smaller value is the target, noise on the target's action, and
-an actor that steps every other time: options here.
+an actor that steps every other time, along the first critic: options here.
 """
 
 from __future__ import annotations

@@ -13,8 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.environment import EnvironmentSpec, Field
-from spikestill.common.errors import UserError
-from spikestill.teacher.control.environment import PIXELS, STATES, MujocoEnvironments, Outcome, bounded
+from spikestill.teacher.control.environment import (
+    PIXELS,
+    STATES,
+    MujocoEnvironments,
+    Outcome,
+    SimulationError,
+    bounded,
+)
 from spikestill.teacher.control.simulator import Simulator, importing
 
 TASKS = {
@@ -63,17 +69,14 @@ class SuiteTask:
         """See :class:`Task`.
 
         Raises:
-            UserError: the simulation diverged.
+            SimulationError: a number of the simulation is not finite, or far too large.
         """
         from dm_control.rl.control import PhysicsError
 
         try:
             found = self.environment.step(action_D)
         except PhysicsError as error:
-            raise UserError(
-                f"{self.name}: the simulation diverged: {error}",
-                "go on from the last checkpoint with --resume",
-            ) from error
+            raise SimulationError(" ".join(str(error).split())) from error
         # The suite's own limit of time is ours: its last step comes with discount 1.
         return Outcome(found.observation, float(found.reward or 0.0), found.discount == 0.0)
 

@@ -33,6 +33,10 @@ class Outcome(NamedTuple):
     terminated: bool
 
 
+class SimulationError(Exception):
+    """What a task raises where its simulator gave up; its text says why."""
+
+
 class Task(Protocol):
     """One task of one library.
 
@@ -47,7 +51,11 @@ class Task(Protocol):
         ...
 
     def step(self, action_D: npt.NDArray[np.float64]) -> Outcome:
-        """Do one step of the simulator's control rate."""
+        """Do one step of the simulator's control rate.
+
+        Raises:
+            SimulationError: the simulator gave up.
+        """
         ...
 
     def random_state(self) -> Any:
@@ -150,12 +158,16 @@ class MujocoEnvironments:
                 self._not_finite(index, field.name)
             self._observations[field.name][index] = values.reshape(field.shape)
 
-    def _not_finite(self, index: int, what: str) -> None:
-        raise UserError(
-            f"{self.name}: environment {index} gave a {what} that is not finite in step {self.steps_N[index]} of its "
-            "episode: the simulation diverged",
-            "go on from the last checkpoint with --resume and another seed of exploration, or limit the actions",
+    def _diverged(self, index: int, how: str) -> UserError:
+        return UserError(
+            f"{self.name}: environment {index} {how} in step {self.steps_N[index]} of its episode: the simulation "
+            "diverged",
+            "train in another --run_dir with a lower --learning_rate or another --seed: to resume would do the same "
+            "steps again",
         )
+
+    def _not_finite(self, index: int, what: str) -> None:
+        raise self._diverged(index, f"gave a {what} that is not finite")
 
     def _copy(self) -> Observations:
         return {name: values.copy() for name, values in self._observations.items()}
@@ -179,8 +191,11 @@ class MujocoEnvironments:
                 continue
             fields: Mapping[str, npt.NDArray[Any]] = {}
             for _ in range(self.repeat):
-                fields, reward, terminated = task.step(self._actions_ND[index])
                 self.steps_N[index] += 1
+                try:
+                    fields, reward, terminated = task.step(self._actions_ND[index])
+                except SimulationError as error:
+                    raise self._diverged(index, f"gave up ({error})") from error
                 rewards_N[index] += reward
                 terminated_N[index] = terminated
                 if terminated or self.steps_N[index] >= self.limit:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from spikestill.common.errors import UserError
 from spikestill.common.precision import fixed_fast
-from spikestill.common.precision.fixed import Affine, Int32, random_bits
+from spikestill.common.precision.fixed import Affine, Int32, QFormat, random_bits
 from spikestill.common.precision.fixed_adam import (
     ALPHA_FRACTION,
     DECAY_FRACTION,
@@ -32,6 +32,7 @@ from spikestill.common.precision.fixed_adam import (
     step_size,
 )
 from spikestill.common.precision.fixed_words import DISCOUNT_FRACTION, DRAWS, NOISE_FRACTION
+from spikestill.common.precision.names import LARGEST_BATCH
 from spikestill.configs.fixed_point import FixedPointConfig, Formats
 from spikestill.teacher.control import fixed_network
 from spikestill.teacher.control.fixed_network import Arithmetic, Trace
@@ -157,6 +158,27 @@ def rule(config: FixedPointConfig, network: str) -> AdamRule:
     )  # fmt: skip
 
 
+def entered(word: QFormat, name: str, values: npt.NDArray[Any]) -> Int32:
+    """Return real numbers (B, ...) as integers of ``word``.
+
+    Args:
+        word: a format.
+        name: what they are, for the error.
+        values: the numbers.
+
+    Raises:
+        UserError: one is NaN.
+    """
+    try:
+        return word.quantise(values)
+    except ValueError as error:
+        row = int(np.argwhere(np.isnan(values))[0][0])
+        raise UserError(
+            f"the {name} in row {row} of {len(values)} has a NaN, which is no number in {word}",
+            f"look at the {name.removeprefix('next ')}s that the environment gives",
+        ) from error
+
+
 def act(
     state: FixedState, obs_BS: npt.NDArray[Any], noise: bool, arithmetic: Arithmetic = fixed_fast
 ) -> tuple[FixedState, npt.NDArray[np.float32]]:
@@ -167,13 +189,16 @@ def act(
         obs_BS: observations, real numbers.
         noise: explore: add near-normal numbers of deviation ``config.noise`` (``fixed.gaussian``) and clip.
         arithmetic: reference or fast.
+
+    Raises:
+        UserError: an observation is NaN.
     """
     formats = state.formats
     word = formats.word(formats.activation)
     trace = fixed_network.forward(
         state.actor.weight_N,
         state.sizes(ACTOR),
-        word.quantise(obs_BS),
+        entered(word, "observation", obs_BS),
         state.sites(ACTOR),
         formats,
         arithmetic,
@@ -187,6 +212,32 @@ def act(
     return state, word.real(action_BA).astype(np.float32)
 
 
+def values(
+    state: FixedState,
+    obs_BS: npt.NDArray[Any],
+    action_BA: npt.NDArray[Any],
+    arithmetic: Arithmetic = fixed_fast,
+) -> npt.NDArray[np.float32]:
+    """Return the critic's values Q(s, a), (B,): its integers, as float32 numbers.
+
+    Args:
+        state: the agent.
+        obs_BS: observations, real numbers.
+        action_BA: actions in -1..1, as :func:`act` gives them.
+        arithmetic: reference or fast.
+
+    Raises:
+        UserError: an observation or an action is NaN.
+    """
+    word = state.formats.word(state.formats.activation)
+    inputs = entered(word, "observation", obs_BS), entered(word, "action", action_BA)
+    trace = fixed_network.forward(
+        state.critic.weight_N, state.sizes(CRITIC), np.concatenate(inputs, 1), state.sites(CRITIC), state.formats,
+        arithmetic,
+    )  # fmt: skip
+    return word.real(trace.output_BP[:, 0]).astype(np.float32)
+
+
 def update(
     state: FixedState, batch: Batch, arithmetic: Arithmetic = fixed_fast
 ) -> tuple[FixedState, dict[str, Any]]:
@@ -194,13 +245,18 @@ def update(
 
     Args:
         state: the agent.
-        batch: B transitions, B a power of two.
+        batch: B transitions, B a power of two up to 4,096.
         arithmetic: reference or fast: the same integers.
 
     Raises:
-        UserError: B is no power of two, or an observation or reward is NaN.
+        UserError: B is no power of two or too large, or a number of the batch is NaN.
     """
     size = len(batch.reward_B)
+    if size > LARGEST_BATCH:
+        raise UserError(
+            f"batch of {size}: in fixed point {LARGEST_BATCH} is the largest, whose sums fit in 64 bits",
+            f"give --batch_size {LARGEST_BATCH} or less",
+        )
     if size & (size - 1):
         below = 1 << (size.bit_length() - 1)
         raise UserError(
@@ -264,15 +320,10 @@ class _Update:
             UserError: a value is NaN.
         """
         word = self.word
-        try:
-            obs_BS, action_BA, next_BS = (
-                word.quantise(x) for x in (batch.obs_BS, batch.action_BA, batch.next_obs_BS)
-            )
-            reward_B = word.quantise(batch.reward_B)
-        except ValueError as error:
-            raise UserError(
-                f"a transition holds {error}", "look at the environment's observations"
-            ) from error
+        obs_BS = entered(word, "observation", batch.obs_BS)
+        action_BA = entered(word, "action", batch.action_BA)
+        reward_B = entered(word, "reward", batch.reward_B)
+        next_BS = entered(word, "next observation", batch.next_obs_BS)
         self.lost["input"] = sum(
             int(np.count_nonzero((x == word.high) | (x == word.low))) for x in (obs_BS, next_BS, reward_B)
         )

@@ -122,11 +122,13 @@ class FixedPolicy:
         self.agent, self.spec, self.actions = agent, spec, spec.actions
 
     def act(self, observations: Observations) -> Decision:
-        """Return the actions, which are the scores too, (B, D)."""
+        """Return the actions; the scores are the action itself, and last the value Q(s, a), (B, D + 1)."""
         self.spec.check(observations)
-        _, unit_BD = fixed_ddpg.act(self.agent, joined(observations), False)
+        obs_BS = joined(observations)
+        _, unit_BD = fixed_ddpg.act(self.agent, obs_BS, False)
+        value_B = fixed_ddpg.values(self.agent, obs_BS, unit_BD)
         action_BD = within(self.actions, unit_BD)
-        return Decision(action_BD, action_BD)
+        return Decision(action_BD, np.concatenate([action_BD, value_B[:, None]], axis=1), value=value_B)
 
 
 def load_fixed_policy(path: Path, spec: EnvironmentSpec) -> FixedPolicy:

@@ -90,7 +90,7 @@ class FloatLearner:
         self.config, self.both = config, both
         self.form = number_format(config.precision)
         self.o = HostOperations(self.form)
-        self.settings = Settings.of(config, observation, action, self.form.low)
+        self.settings = Settings.of(config, observation, action)
         self.state = new_state(self.o, self.settings, np.random.default_rng(seed))
         self._fragile = self.form.low and self.settings.methods.loss_scaling == "none"
 
@@ -104,12 +104,17 @@ class FloatLearner:
         """
         noise_ND = None if rng is None else rng.standard_normal((len(obs_NS), self.settings.action))
         action_ND = mean_or_sample(self.o, self.state, self.settings, obs_NS, noise_ND)
-        if not np.isfinite(action_ND).all():
-            raise DivergedError(
-                f"update {self.state.updates}: the actor's actions in {self.form.name} are not finite",
-                self._remedy(),
-            )
-        return action_ND
+        if np.isfinite(action_ND).all():
+            return action_ND
+        watching = HostOperations(self.form)
+        watching.watch = []
+        mean_or_sample(watching, self.state, self.settings, obs_NS, noise_ND)
+        first = watching.watch[0] if watching.watch else "none of its operations"
+        raise DivergedError(
+            f"update {self.state.updates}: the actor's actions in {self.form.name} are not finite, first in: {first}"
+            f"{self._methods_off()}",
+            self._remedy(),
+        )
 
     def update(self, batch: Batch, rng: np.random.Generator) -> dict[str, float]:
         """See :class:`Learner`."""
@@ -141,19 +146,28 @@ class FloatLearner:
         )
         raise DivergedError(
             f"update {self.state.updates}: {self.form.name} does not hold this training: {happened}, first in: "
-            f"{operation}; methods that are off: {', '.join(self._off()) or 'none'}",
+            f"{operation}{self._methods_off()}",
             self._remedy(),
         )
 
     def _off(self) -> list[str]:
         return self.settings.methods.off(self.config.from_pixels)
 
+    def _methods_off(self) -> str:
+        """Return the methods that are off as the end of a sentence, '' in fp32 and fp64, which want none."""
+        return f"; methods that are off: {', '.join(self._off()) or 'none'}" if self.form.low else ""
+
     def _remedy(self) -> str:
+        """Return what to begin anew with: a checkpoint goes on with its own options alone."""
         names = [name.replace(" ", "=") for name in self._off()]
-        if self.form.low and names:
+        if not self.form.low:
+            return "train in another --run_dir with a lower --learning_rate"
+        if names:
             flags = " ".join(f"--methods.{n}" if "=" in n else f"--methods.{n}=true" for n in names)
-            return f"turn on what is off ({flags}), or give --precision fp32"
-        return "lower --learning_rate, or give --precision fp32"
+            return (
+                f"train in another --run_dir with what is off turned on ({flags}), or with --precision fp32"
+            )
+        return "train in another --run_dir with a lower --learning_rate, or with --precision fp32"
 
     def values(self, obs_BS: npt.NDArray[Any], action_BD: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Return the smaller critic's values (B,) of observations and actions in -1..1."""

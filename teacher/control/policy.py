@@ -99,9 +99,10 @@ class ControlPolicy:
             low, high = self.file.log_std
             log_std = low + 0.5 * (high - low) * (np.tanh(heads[:, size:]) + 1.0)
             scores.append(np.exp(log_std) + self.file.std_added)
-        if self._critics:
-            scores.append(self._values(seen["critic"], unit_BD)[:, None])
-        return Decision(action_BD, np.concatenate(scores, axis=1).astype(np.float32))
+        value_B = self._values(seen["critic"], unit_BD) if self._critics else None
+        if value_B is not None:
+            scores.append(value_B[:, None])
+        return Decision(action_BD, np.concatenate(scores, axis=1).astype(np.float32), value=value_B)
 
 
 def load_policy(path: Path, environment: EnvironmentSpec) -> Policy:

@@ -44,6 +44,10 @@ GL = {"osmesa": "OSMesa", "egl": "EGL"}
 """``MUJOCO_GL`` to the library that it wants, for machines without a display."""
 
 
+DRAWS = "install one: apt-get install libosmesa6, then set MUJOCO_GL=osmesa (or a driver with EGL, and egl)"
+"""What gives a machine something to draw with."""
+
+
 def choose_gl() -> str:
     """Set ``MUJOCO_GL`` where it is not, to what draws without a display; return it, '' where nothing can draw.
 
@@ -64,7 +68,7 @@ def importing(name: str) -> Iterator[None]:
         name: the environment that wants it.
 
     Raises:
-        UserError: MuJoCo, Gymnasium or dm_control is missing.
+        UserError: MuJoCo, Gymnasium or dm_control is missing, or there is no library for ``MUJOCO_GL``.
     """
     choose_gl()
     absl = logging.getLogger("absl")
@@ -73,8 +77,7 @@ def importing(name: str) -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            import mujoco
-
+            mujoco = _mujoco(name)
             # Or it writes MUJOCO_LOG.TXT where the user stands; what goes wrong is seen in the numbers.
             mujoco.set_mju_user_warning(_pass_over)
             yield
@@ -82,6 +85,20 @@ def importing(name: str) -> Iterator[None]:
         raise UserError(f"{name} wants the MuJoCo simulators: {error}", f"run `{INSTALL}`") from error
     finally:
         absl.setLevel(level)
+
+
+def _mujoco(name: str) -> Any:
+    """Return MuJoCo, which opens the library that ``MUJOCO_GL`` names while it is imported."""
+    try:
+        import mujoco
+    except ImportError:
+        raise
+    except Exception as error:  # PyOpenGL's own text fails too where it has found no library
+        raise UserError(
+            f"{name}: MuJoCo does not begin with MUJOCO_GL={os.environ.get('MUJOCO_GL')}: {type(error).__name__}",
+            f"{DRAWS}; without pictures MUJOCO_GL=disable will do",
+        ) from error
+    return mujoco
 
 
 def _pass_over(message: str) -> None:
@@ -186,9 +203,8 @@ class Simulator:
         return np.asarray(self._renderer.render(), np.uint8)
 
     def _make_renderer(self, height: int, width: int) -> Any:
-        remedy = "install one: apt-get install libosmesa6, then set MUJOCO_GL=osmesa (or a driver with EGL, and egl)"
         if not choose_gl():
-            raise UserError(f"{self.name} cannot be drawn: there is no display and no OpenGL library", remedy)
+            raise UserError(f"{self.name} cannot be drawn: there is no display and no OpenGL library", DRAWS)
         try:
             import mujoco
 
@@ -196,7 +212,7 @@ class Simulator:
         except Exception as error:
             raise UserError(
                 f"{self.name} cannot be drawn with MUJOCO_GL={choose_gl()}: {type(error).__name__}: {error}",
-                remedy,
+                DRAWS,
             ) from error
 
     def close(self) -> None:

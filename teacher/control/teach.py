@@ -23,6 +23,7 @@ from spikestill.common.artefacts import DIVERGED, RESUMED_FROM, TEACHER
 from spikestill.common.atomic import write_text
 from spikestill.common.environment import Box, environment
 from spikestill.common.errors import UserError, restoring
+from spikestill.common.precision import fixed_fast
 from spikestill.common.precision.names import FIXED
 from spikestill.common.precision.rounding import number_format
 from spikestill.common.processor import cores, keep_freed_memory
@@ -268,7 +269,11 @@ def run(config: ControlConfig, run_dir: Path, *, resume: bool = False) -> StageR
     checkpoint = run_dir / CHECKPOINT
     resume = goes_on("teach", run_dir, TEACHER, resume=resume)
     keep_freed_memory()
-    with contextlib.closing(Trainings(config, checkpoint if resume else None)) as trainings, one_thread():
+    with (
+        contextlib.closing(Trainings(config, checkpoint if resume else None)) as trainings,
+        one_thread(),
+        fixed_fast.at_most(config.threads),
+    ):
         provenance = dataclasses.replace(Provenance.of(config, config.seed), parents=trainings.parents)
 
         def save() -> None:

@@ -15,9 +15,11 @@ from spikestill.deploy.simulator import CoreSimulator
 from spikestill.runtime.activity import CorePicture, core_grid
 from spikestill.runtime.display import Display, DisplayOptions
 from spikestill.runtime.frame_ring import frame_dtype
-from spikestill.runtime.panel import HEIGHT, LEFT, WIDTH, Panel
+from spikestill.runtime.mosaic import picture_of
+from spikestill.runtime.panel import BAR, HEIGHT, LEFT, WIDTH, Panel
 from spikestill.runtime.recording import VideoWriter
 from spikestill.runtime.scene import Actor, Scene
+from spikestill.runtime.view import side_lines
 from tests.nets import random_stack
 from tests.runtime.artefacts import Files
 
@@ -90,6 +92,44 @@ def test_the_panel_shows_the_screen_enlarged_and_what_the_agent_sees() -> None:
     np.testing.assert_array_equal(canvas[5:635:3, 0:640:4], screen)
     seen = canvas[64 : 64 + 252 : 3, LEFT + 34 : LEFT + 34 + 252 : 3]
     np.testing.assert_array_equal(seen, np.repeat(stack[-1][:, :, None], 3, axis=2))
+
+
+ONE_NUMBER = Scene(
+    "cartpole_swingup", ("slide",), 100.0, 1, (Actor("teacher"),), atari=False, bounds=((-2.0, 2.0),)
+)
+
+
+def test_numbers_have_bars_within_their_bounds_and_the_value_beside_them(tmp_path: Path) -> None:
+    ONE_NUMBER.save(tmp_path, 0)
+    scene = Scene.load(tmp_path, 0)
+    assert scene == ONE_NUMBER
+    dtype = frame_dtype(1, 0, 18, (48, 64))
+    shown = np.zeros(1, dtype)[0]
+    part = shown["sessions"][0]
+    part["action"], part["scores"][:3], part["value"] = -1, (1.0, 0.3, 12.34), 12.34
+    assert scene.bars(part).tolist() == [0.75]
+    lines = side_lines(part, "title", scene)
+    assert f"  {'slide':<14} {'█' * 15}" in lines
+    assert "value 12.34" in lines
+    mosaic = picture_of(scene, dtype)
+    bars = {}
+    for number, value in ((1.0, 12.34), (-2.0, np.nan)):
+        part["scores"][0], part["value"], part["answer"] = number, value, part["answer"] + 1
+        drawn = mosaic.draw(shown)
+        bars[number] = (drawn == BAR).all(axis=2).sum(axis=1).max()
+    assert bars == {1.0: round(0.75 * (320 - 90 - 8)), -2.0: 0}
+    assert scene.value(part) == ""
+    part["scores"][0] = np.nan
+    assert scene.bars(part).tolist() == [0.0]
+
+
+def test_votes_go_from_0_and_q_values_from_the_lowest() -> None:
+    part = frame(votes=True)["sessions"][0]
+    part["scores"][:6] = 2, 4, 2, 2, 2, 3
+    assert SCENE.bars(part).tolist() == [0.5, 1.0, 0.5, 0.5, 0.5, 0.75]
+    part["votes"] = False
+    assert SCENE.bars(part).tolist() == [0.0, 1.0, 0.0, 0.0, 0.0, 0.5]
+    assert SCENE.value(part) == ""
 
 
 def test_the_core_picture_lights_each_core_by_its_firing(pong: Files) -> None:

@@ -17,7 +17,7 @@ from spikestill.configs.control import ControlConfig, MethodsConfig
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.loading import build
 from spikestill.configs.sweep import load_sweep
-from spikestill.control_cells import cells, variant_of
+from spikestill.control_cells import cells, setting_of, variant_of
 from spikestill.control_curves import Kept, of_run, read, write
 from spikestill.control_results import ABLATIONS, RANDOM, RANDOM_OPTIONS, draw
 from spikestill.sweep.plan import plan
@@ -149,6 +149,18 @@ def test_seeds_of_the_same_options_are_one_cell_wherever_they_were_trained(tmp_p
     write(tmp_path, kept_of(config_of(seeds=2, steps=999), {0: {120: (1.0,)}, 1: {120: (1.0,)}}))
     with pytest.raises(UserError, match=r"has seed 0, and so has .*json, a training of the same options"):
         cells(control_curves.read_all(tmp_path))
+
+
+def test_a_loss_scale_that_is_not_amp_s_own_has_a_row_of_its_own():
+    def row(**methods):
+        return dict(
+            setting_of(config_of(precision="fp16", methods=MethodsConfig(loss_scaling="amp", **methods)))
+        )
+
+    assert not any(name.startswith("methods") for name in row())
+    assert row(loss_scale=65536, loss_scale_period=2000) == row()
+    other = {"methods.loss_scale": 1e4, "methods.loss_scale_period": 10_000}
+    assert row(loss_scale=1e4, loss_scale_period=10_000) == row() | other
 
 
 def test_seeds_that_were_never_evaluated_together_are_named(tmp_path):
@@ -285,6 +297,6 @@ def test_a_recipes_own_format_is_compared_and_fp16_where_none_is_given(tmp_path)
         (["--config", str(silent)], "fp16"),
         (["--config", str(fp32)], "fp32"),  # which measure() refuses
         (["--config", str(recipe)], "bf16"),
-        (["--config", str(recipe), "--precision", "e4m3"], "e4m3"),
+        (["--config", str(recipe), "--precision", "e5m3"], "e5m3"),
     ):
         assert control_distances.options_of(["cartpole_swingup", *options]).precision == wanted

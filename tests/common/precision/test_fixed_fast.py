@@ -48,6 +48,17 @@ def test_layers_are_the_reference_bit_for_bit(batch, outputs, inputs, seed, shri
     )
 
 
+def test_work_is_shared_by_as_many_threads_as_are_given():
+    def parts(cost):
+        return fast._share(64, 4, cost, lambda first, last: (first, last))
+
+    with fast.at_most(1):
+        assert parts(10**9) == [(0, 64)]
+    with fast.at_most(3):
+        assert parts(10**9) == [(0, 24), (24, 48), (48, 64)]
+        assert parts(10) == [(0, 64)]
+
+
 @pytest.mark.parametrize("shift", [1, 15, 16, 17, 40])
 def test_sums_beyond_64_bits_saturate_as_in_the_reference(shift):
     rng = np.random.default_rng(shift)

@@ -43,7 +43,7 @@ class Agent:
     def __init__(self, config, seed=0):
         form = number_format(config.precision)
         self.config, self.o = config, HostOperations(form)
-        self.settings = Settings.of(config, S, D, form.low)
+        self.settings = Settings.of(config, S, D)
         self.state = new_state(self.o, self.settings, np.random.default_rng(seed))
 
     def update(self, numbers):

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from ctypes.util import find_library
 from importlib.util import find_spec
 from typing import Any
 
@@ -99,6 +100,19 @@ def test_a_simulation_that_diverges_names_environment_field_and_step():
         play(envs, [np.zeros((2, 6))], 1)
 
 
+def test_a_simulator_that_gives_up_names_environment_step_and_a_remedy_that_works():
+    envs = made("cheetah_run", 2)
+    envs.reset(np.array([0, 1]))
+    play(envs, [np.zeros((2, 6))] * 2, 2)
+    envs.tasks[1].simulator.data.qvel[:] = np.nan
+    with pytest.raises(
+        UserError,
+        match=r"cheetah_run: environment 1 gave up \(.*mjWARN_BADQVEL.*\) in step 3 of its episode: the simulation "
+        r"diverged. Train in another --run_dir with a lower --learning_rate",
+    ):
+        play(envs, [np.zeros((2, 6))], 1)
+
+
 def test_a_box_without_bounds_names_the_action():
     with pytest.raises(UserError, match=r"slide: action 1 has the bounds -inf..1, finite low < high wanted"):
         bounded("slide", [-1, -np.inf], [1, 1])
@@ -124,16 +138,30 @@ def test_pixels_stack_three_frames_and_repeat_the_action():
     envs.close()
 
 
-def test_without_opengl_drawing_says_what_to_install():
+@pytest.mark.parametrize(
+    ("gl", "message"),
+    [
+        ("disable", "reacher_easy cannot be drawn: there is no display and no OpenGL library"),
+        pytest.param(
+            "glfw", "reacher_easy cannot be drawn with MUJOCO_GL=glfw: ",
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="elsewhere GLFW needs no DISPLAY"),
+        ),
+        pytest.param(
+            "osmesa", "reacher_easy: MuJoCo does not begin with MUJOCO_GL=osmesa: AttributeError",
+            marks=pytest.mark.skipif(bool(find_library("OSMesa")), reason="OSMesa is here"),
+        ),
+    ],
+)  # fmt: skip
+def test_without_opengl_drawing_says_what_to_install(gl, message):
     code = (
         "from spikestill.common.environment import environment\n"
         "envs = environment('reacher_easy').make(None, 1, 0); envs.reset(None)\n"
         "envs.render(0)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env={"MUJOCO_GL": "disable", "PATH": ""}, capture_output=True, text=True
+        [sys.executable, "-c", code], env={"MUJOCO_GL": gl, "PATH": ""}, capture_output=True, text=True
     )
-    assert "reacher_easy cannot be drawn" in done.stderr
+    assert message in done.stderr
     assert "apt-get install libosmesa6" in done.stderr
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from spikestill.common.errors import UserError
 from spikestill.common.precision import fixed_fast, fixed_reference
+from spikestill.common.precision.names import LARGEST_BATCH
 from spikestill.configs.fixed_point import FixedPointConfig
 from spikestill.teacher.control import fixed_ddpg
 from spikestill.teacher.control.fixed_ddpg import Batch, FixedState
@@ -105,14 +106,47 @@ def test_a_batch_that_is_no_power_of_two_is_refused():
     state = fixed_ddpg.initial_state(FixedPointConfig(hidden=(8, 8)), S, A, seed=0)
     with pytest.raises(UserError, match=r"batch of 100: .*Give --batch_size 64 or 128"):
         fixed_ddpg.update(state, batch(0, size=100))
+    with pytest.raises(
+        UserError, match=r"batch of 8192: .*4096 is the largest.*Give --batch_size 4096 or less"
+    ):
+        fixed_ddpg.update(state, batch(0, size=8192))
 
 
-def test_nan_from_the_simulator_is_named():
+@pytest.mark.parametrize("arithmetic", [fixed_fast, fixed_reference])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_batch_of_saturated_errors_saturates_its_gradients(arithmetic, sign):
+    formats = FixedPointConfig().formats
+    worst = np.int64(2**31 - 1) if sign > 0 else np.int64(-(2**31))
+    error_BP = np.full((LARGEST_BATCH, 1), worst, np.int32)
+    shift = formats.error + formats.activation + LARGEST_BATCH.bit_length() - 1 - formats.critic_gradient
+    x_BQ = np.full((LARGEST_BATCH, 2), 2**31 - 1, np.int32)
+    weight, bias, lost = arithmetic.gradient(error_BP, x_BQ, None, formats.activation, shift, formats.bits)
+    assert weight.tolist() == [[worst] * 2]
+    assert bias.tolist() == [worst]
+    assert lost == 3
+
+
+@pytest.mark.parametrize(
+    ("field", "name", "remedy"),
+    [
+        ("obs_BS", "observation", "observations"),
+        ("action_BA", "action", "actions"),
+        ("reward_B", "reward", "rewards"),
+        ("next_obs_BS", "next observation", "observations"),
+    ],
+)
+def test_nan_from_the_simulator_is_named(field, name, remedy):
     state = fixed_ddpg.initial_state(FixedPointConfig(hidden=(8, 8)), S, A, seed=0)
     broken = batch(0)
-    broken.obs_BS[3, 4] = np.nan
-    with pytest.raises(UserError, match=r"a transition holds NaN has no value in Q\(32, 20\)"):
+    getattr(broken, field)[3] = np.nan
+    text = (
+        rf"the {name} in row 3 of 16 has a NaN, which is no number in Q\(32, 20\)\. Look at the {remedy} that"
+    )
+    with pytest.raises(UserError, match=text):
         fixed_ddpg.update(state, broken)
+    if field == "obs_BS":
+        with pytest.raises(UserError, match=text):
+            fixed_ddpg.act(state, broken.obs_BS, noise=False)
 
 
 def test_a_checkpoint_of_another_network_is_refused():

@@ -1,3 +1,4 @@
+import contextlib
 import json
 from importlib.util import find_spec
 from typing import Any
@@ -10,8 +11,16 @@ from spikestill.cli import main
 from spikestill.common.environment import environment
 from spikestill.common.precision import fixed_reference
 from spikestill.common.provenance import file_sha256
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.play import PlayConfig
 from spikestill.runtime.agents import agent_files, open_agent
-from spikestill.teacher.control import fixed_ddpg, fixed_file, networks, teach
+from spikestill.runtime.clock import MonotonicClock
+from spikestill.runtime.crew import make_sessions, opened, scene_of
+from spikestill.runtime.frame_ring import frame_dtype
+from spikestill.runtime.onlooker import fill
+from spikestill.runtime.session import Tick
+from spikestill.runtime.worker import Answer
+from spikestill.teacher.control import fixed_ddpg, fixed_file, fixed_network, networks, teach
 from spikestill.teacher.control.play import joined, within
 from spikestill.teacher.evaluation import evaluate
 from tests.teacher.control.test_teach import config_of
@@ -55,6 +64,8 @@ def test_an_agent_plays_the_mean_action_of_its_training_row_by_row(taught):
     mean = trainings.each[0].learner.act(joined(observations), None)
     np.testing.assert_allclose(decision.action, mean, atol=2e-3)
     assert decision.scores.shape == (3, 5)
+    assert decision.value is not None
+    assert np.array_equal(decision.value, decision.scores[:, 4])
     learner: Any = trainings.each[0].learner
     o, critics = learner.o, learner.state.critics.p_NP
     nets = [networks.layers(each, (8, 24, 24, 1)) for each in critics]
@@ -88,6 +99,18 @@ def test_an_agent_in_fixed_point_plays_the_integers_that_were_trained(fixed):
     _, action = fixed_ddpg.act(state, joined(observations), False, fixed_reference)
     decision = agent.act(observations)
     np.testing.assert_array_equal(decision.action, within(spec.actions, action))
+    value = fixed_ddpg.values(state, joined(observations), action, fixed_reference)
+    np.testing.assert_array_equal(decision.scores, np.concatenate([decision.action, value[:, None]], axis=1))
+    np.testing.assert_array_equal(decision.value, value)
+    # The critic in float64, as if its 16-bit activations were exact.
+    word = state.formats.word(state.formats.weight)
+    x = np.concatenate([joined(observations), action], axis=1).astype(np.float64)
+    for index, (weight, bias) in enumerate(
+        fixed_network.layers(state.critic.weight_N, state.sizes("critic"))
+    ):
+        x = x @ word.real(weight).T + word.real(bias)
+        x = np.maximum(x, 0.0) if index < 2 else x
+    np.testing.assert_allclose(value, x[:, 0], atol=1e-2)
 
 
 @pytest.mark.parametrize("folder", ["taught", "fixed"])
@@ -110,6 +133,25 @@ def test_every_command_takes_the_agent_that_teach_left(folder, request, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["step"] == 200
     assert main(["evaluate", "hopper", "--teacher", str(taught / "teacher.safetensors")]) == 1
     assert "plays reacher_easy, not hopper" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("folder", ["taught", "fixed"])
+def test_what_looks_on_is_told_the_numbers_their_bounds_and_the_value(folder, request):
+    teacher = request.getfixturevalue(folder) / "teacher.safetensors"
+    config = PlayConfig(environment=EnvironmentConfig(game="reacher_easy"), teacher=teacher, view="none")
+    with contextlib.ExitStack() as stack:
+        agent = stack.enter_context(opened(config, "teacher"))
+        sessions = make_sessions(config, [agent], MonotonicClock(), stack, drawn=False)
+        scene = scene_of(sessions)
+        assert scene.bounds == ((-1.0, 1.0),) * 2
+        frame = np.zeros(1, frame_dtype(1, 0, 18, sessions[0].game.screen_shape))[0]
+        decision = agent.act(environment("reacher_easy").make(None, 1, 0).reset(np.array([0])))
+        tick = Tick(0, 0, decision.action[0], 0.0, 0.0, False, False, Answer(1, decision, {}, 0.0, 0.001))
+        fill(frame["sessions"][0], sessions[0], tick)
+    part = frame["sessions"][0]
+    np.testing.assert_allclose(scene.bars(part), (decision.action[0] + 1) / 2)
+    assert float(part["value"]) == decision.scores[0, -1]
+    assert scene.value(part) == f"value {decision.scores[0, -1]:.4g}"
 
 
 @pytest.mark.parametrize("folder", ["taught", "fixed"])

@@ -2,6 +2,9 @@ import numpy as np
 import pytest
 import torch
 
+from spikestill.common.errors import UserError
+from spikestill.common.precision.rounding import number_format
+from spikestill.configs.control import MethodsConfig
 from spikestill.teacher.control import networks
 from tests.teacher.control.agents import OFF, Agent, D, config_of, numbers
 
@@ -55,20 +58,25 @@ def oracle(agent, batches):
             if sac:
                 a, density = pi(actor, following, torch.tensor(noise.next_BD))
             else:
-                a, density = torch.tanh(net(target_actor, following)), torch.zeros(len(obs))
+                added = (config.target_noise * torch.tensor(noise.next_BD)).clamp(-0.5, 0.5)
+                a = (torch.tanh(net(target_actor, following)) + added).clamp(-1, 1)
+                density = torch.zeros(len(obs))
             values = torch.cat([net(each, torch.cat([following, a], 1)) for each in targets], 1)
             y = reward + config.discount * going_on * (values.min(1).values - alpha * density)
         x = torch.cat([obs, action], 1)
         loss = sum(((net(each, x)[:, 0] - y) ** 2).mean() for each in critics)
         minimise(adams[1], loss, [w for critic in critics for w in critic])
-        if sac:
-            a, density = pi(actor, obs, torch.tensor(noise.now_BD))
-        else:
-            a, density = torch.tanh(net(actor, obs)), torch.zeros(len(obs))
-        values = torch.cat([net(each, torch.cat([obs, a], 1)) for each in critics], 1)
-        minimise(adams[0], (alpha * density - values.min(1).values).mean(), actor)
-        if sac:
-            minimise(adams[2], (log_alpha.exp() * (-density.detach() + D)).mean(), [log_alpha])
+        if index % config.actor_period == 0:
+            if sac:
+                a, density = pi(actor, obs, torch.tensor(noise.now_BD))
+            else:
+                a, density = torch.tanh(net(actor, obs)), torch.zeros(len(obs))
+            # SAC's actor follows the smaller of both critics, DDPG's and TD3's the first one.
+            asked = critics if sac else critics[:1]
+            values = torch.cat([net(each, torch.cat([obs, a], 1)) for each in asked], 1)
+            minimise(adams[0], (alpha * density - values.min(1).values).mean(), actor)
+            if sac:
+                minimise(adams[2], (log_alpha.exp() * (-density.detach() + D)).mean(), [log_alpha])
         if index % config.target_period == 0:
             with torch.no_grad():
                 for pair in [*zip(targets, critics, strict=True), (target_actor, actor)]:
@@ -82,15 +90,18 @@ def oracle(agent, batches):
 
 @pytest.mark.parametrize(
     ("algorithm", "options"),
-    [("sac", {}), ("ddpg", {}), ("ddpg", {"twin_critics": True, "hidden": (16, 8, 4)})],
+    [
+        ("sac", {}),
+        ("sac", {"actor_period": 3}),
+        ("ddpg", {}),
+        ("ddpg", {"twin_critics": True, "hidden": (16, 8, 4)}),
+        ("ddpg", {"twin_critics": True, "target_noise": 0.3, "actor_period": 2, "target_period": 2}),
+    ],
 )
 def test_in_fp64_updates_are_those_of_pytorch(algorithm, options):
     agent = Agent(config_of(algorithm, **options))
     rng = np.random.default_rng(1)
     batches = [numbers(rng) for _ in range(30)]
-    if options:
-        # The oracle's actor follows the smaller of both critics, as SAC's does.
-        assert agent.state.critics.p_NP.shape[0] == 2
     wanted = oracle(agent, batches)
     for each in batches:
         agent.update(each)
@@ -114,7 +125,7 @@ def test_in_fp64_every_method_but_the_softplus_fix_changes_nothing(algorithm, me
         plain.update(numbers(np.random.default_rng(seed)))
         other.update(numbers(np.random.default_rng(seed)))
     if "loss_scaling" in methods:
-        assert other.state.critics.scale == 4e4
+        assert other.state.critics.scale == 4 * other.config.methods.loss_scale
     np.testing.assert_allclose(other.weights(), plain.weights(), rtol=1e-9, atol=1e-12)
 
 
@@ -148,10 +159,45 @@ def test_an_overflow_leaves_the_step_out_and_halves_scale_and_moments():
     np.testing.assert_allclose(critics.m_NP, before[1] / 2, atol=2**-24)
 
 
-def test_every_number_of_a_low_precision_agent_is_one_of_its_format():
-    agent = Agent(config_of("sac", precision="fp16", methods={}))
-    for seed in range(10):
-        agent.update(numbers(np.random.default_rng(seed)))
+@pytest.mark.parametrize("algorithm", ["sac", "ddpg"])
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp8-e5m2", "fp8-e4m3", "e6m2"])
+def test_every_number_of_a_low_precision_agent_is_one_of_its_format(precision, algorithm):
+    agent = Agent(config_of(algorithm, precision=precision, methods={}, adam_epsilon=1e-5))
+    with np.errstate(all="ignore"):
+        for seed in range(20):
+            agent.update(numbers(np.random.default_rng(seed)))
     for name, array in agent.state.arrays(agent.o).items():
+        assert np.isfinite(array).all(), name
         if "counters" not in name and name != "updates":
-            assert np.array_equal(array, array.astype(np.float16).astype(np.float32)), name
+            assert np.array_equal(array, agent.o.form.round(array)), name
+    for group in agent.state.groups.values():
+        assert group.steps >= 10
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, (1e4, 10_000)),
+        ({"loss_scaling": "compound"}, (1e4, 10_000)),
+        ({"loss_scaling": "amp"}, (65_536.0, 2_000)),
+        ({"loss_scaling": "amp", "loss_scale": 1e4, "loss_scale_period": 10_000}, (1e4, 10_000)),
+    ],
+)
+def test_amp_begins_with_its_own_scale_and_period(given, wanted):
+    methods = MethodsConfig(**given)
+    assert (methods.loss_scale, methods.loss_scale_period) == wanted
+    agent = Agent(config_of(precision="fp16", methods=given))
+    assert agent.state.critics.scale == wanted[0]
+
+
+def test_what_a_format_ends_at_limits_kahan_s_scale_and_the_softplus_fix():
+    limits = {}
+    for precision in ("fp32", "fp16", "fp8-e5m2", "fp8-e4m3"):
+        methods = MethodsConfig().resolved(number_format(precision))
+        limits[precision] = methods.kahan_scale, round(methods.softplus_limit, 2)
+    usual = (1e4, 10.0)
+    assert limits == {"fp32": usual, "fp16": usual, "fp8-e5m2": usual, "fp8-e4m3": (112.0, 6.1)}
+    with pytest.raises(
+        UserError, match=r"fp8-e4m3 rounds adam_epsilon 1e-08 times loss_scale 10000 to 0.*1e-5"
+    ):
+        config_of(precision="fp8-e4m3", methods={})

@@ -19,7 +19,7 @@ from spikestill.configs.control import ControlConfig, MethodsConfig
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.teacher.control import teach
 from spikestill.teacher.control.agent_file import read_agent, save_agent
-from spikestill.teacher.control.learner import FloatLearner
+from spikestill.teacher.control.learner import DivergedError, FloatLearner
 from spikestill.teacher.control.policy import load_policy
 from spikestill.teacher.control.replay import Replay
 from spikestill.teacher.control.simulator import choose_gl
@@ -92,8 +92,9 @@ def test_a_seed_trained_beside_others_is_bit_for_bit_what_it_is_alone(tmp_path):
         {"algorithm": "ddpg", "hidden": (400, 300), "batch_size": 64},
         {"algorithm": "ddpg", "twin_critics": True, "actor_period": 2, "batch_size": 15, "precision": "fp16"},
         {"algorithm": "ddpg", "hidden": (40,), "batch_size": 1},
+        FIXAR | {"hidden": (400, 300), "batch_size": 64, "steps": 160, "quantisation_delay": 20},
     ],
-    ids=["sac", "ddpg", "td3-fp16", "ddpg-one"],
+    ids=["sac", "ddpg", "td3-fp16", "ddpg-one", "fixar"],
 )
 def test_the_number_of_threads_changes_nothing(tmp_path, options):
     for threads in (1, 2):
@@ -126,6 +127,47 @@ def test_a_loss_that_overflows_in_every_update_is_given_up():
     with pytest.raises(
         UserError,
         match=r"update 100: fp16 .*the critics overflow in every update, first in: target of the critic;.*normal_fix",
+    ):
+        train()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"actions in fp32 are not finite, first in: [\w ,]+\. Train in another --run_dir with a lower"),
+        (
+            {"precision": "fp16", "methods": MethodsConfig(normal_fix=False)},
+            r"fp16 are not finite, first in: .*; methods that are off: normal_fix\. Train in another --run_dir with "
+            r"what is off turned on \(--methods.normal_fix=true\), or with --precision fp32",
+        ),
+    ],
+)
+def test_actions_that_are_not_finite_name_the_operation_and_what_is_off(options, message):
+    learner = FloatLearner(config_of("reacher_easy", **options), 6, 2, seed=0)
+    obs = np.ones((1, 6), np.float32)
+    learner.act(obs, None)
+    learner.state.actor.p_NP[...] = np.nan
+    with pytest.raises(DivergedError, match=message):
+        learner.act(obs, np.random.default_rng(0))
+
+
+def test_an_fp32_training_that_diverges_ends_with_a_remedy():
+    """Its updates are not checked: what it does is."""
+    learner, rng = (
+        FloatLearner(config_of("reacher_easy", learning_rate=1e3), 6, 2, seed=0),
+        np.random.default_rng(0),
+    )
+    batch = Replay(100, 6, 2)
+    obs, action, one = np.ones((1, 6)), np.ones((1, 2)), np.ones(1)
+    batch.add(obs, action, 1e30 * one, one, obs, one.astype(bool))
+
+    def train():
+        for _ in range(500):
+            learner.update(batch.sample(rng, 16), rng)
+            learner.act(np.ones((1, 6), np.float32), rng)
+
+    with pytest.raises(
+        DivergedError, match=r"update \d+: the actor's actions in fp32 are not finite, first in: "
     ):
         train()
 
@@ -303,6 +345,31 @@ def test_fixed_point_is_plain_ddpg_and_says_so():
         config_of(precision="fixar")
     with pytest.raises(UserError, match=r"fixed32 with batch_size 48"):
         config_of("hopper", **FIXAR | {"precision": "fixed32", "batch_size": 48})
+    with pytest.raises(UserError, match=r"fixar with batch_size 8192: .*a power of two up to 4096"):
+        config_of("hopper", **FIXAR | {"batch_size": 8192})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"twin_critics": True},
+            r"twin_critics is True, and algorithm sac does not read it\. Omit --twin_critics",
+        ),
+        ({"target_noise": 0.2}, r"target_noise is 0.2, and algorithm sac"),
+        ({"exploration": 0.2}, r"exploration is 0.2, and algorithm sac"),
+        ({"algorithm": "ddpg", "log_std_low": -6.0}, r"log_std_low is -6.0, and algorithm ddpg"),
+        ({"second_moment": "root"}, r"second_moment is root, and precision fp32 does not read it"),
+        ({"precision": "fp16", "rounding": "stochastic"}, r"rounding is stochastic, and precision fp16"),
+        (
+            FIXAR | {"methods": MethodsConfig(hadam=True)},
+            r"methods.hadam is True, and precision fixar.*--methods.hadam",
+        ),
+    ],
+)
+def test_an_option_that_nothing_would_read_is_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        config_of(**options)
 
 
 def test_a_fixed_point_agent_is_taught_plays_and_is_inspected(tmp_path, capsys):

@@ -179,7 +179,9 @@ def test_a_form_of_the_penalty_is_worth_what_it_sums():
     for form in ("layers", "features", "squares"):
         network = StudentNetwork(SMALL, 6, sparsity=1.0, sparsity_form=form)
         (network(stacks) * 0.0).sum().backward()
-        found[form] = network.ternary_layers()[-1].beta.grad
+        gradient = network.ternary_layers()[-1].beta.grad
+        assert gradient is not None
+        found[form] = gradient
         _, _, spikes = network.propagate(stacks, network.working_weights())
     rates = spikes[len(SMALL) - 1].float().mean(dim=(0, 2, 3))
     assert (found["layers"] > 0).any()

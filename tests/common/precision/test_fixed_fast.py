@@ -122,8 +122,8 @@ def test_stochastic_rounding_is_right_on_average(root):
     size = 4000
 
     def drawn(weight, m, v, gradient, alpha):
-        numbers = [np.full(size, each, np.int32) for each in (weight, m, v, gradient)]
-        runs = [fast.adam(*numbers, alpha, rule, key)[:3] for key in range(40)]
+        weight_N, m_N, v_N, g_N = (np.full(size, each, np.int32) for each in (weight, m, v, gradient))
+        runs = [fast.adam(weight_N, m_N, v_N, g_N, alpha, rule, key)[:3] for key in range(40)]
         return [np.concatenate([run[index] for run in runs]).astype(np.float64) for index in range(3)]
 
     _, m, v = drawn(0, 7, 1000, 2**24 if not root else 1100, 1)

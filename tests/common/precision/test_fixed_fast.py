@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -85,10 +86,15 @@ def test_adam_is_the_reference_bit_for_bit(seed, word, root, stochastic, rate, e
     same((fast.approach(weight, m, 10737418),), (approach(weight, m, 10737418),))
 
 
-def test_a_step_of_integer_adam_is_adams():
-    """Against float64 Adam (Kingma 2015) over 300 steps of noisy gradients, to a thousandth of the way gone."""
+@pytest.mark.parametrize("stochastic", [False, True])
+@pytest.mark.parametrize("root", [False, True])
+def test_a_step_of_integer_adam_is_adams(root, stochastic):
+    """Against float64 Adam (Kingma 2015) over 300 steps of noisy gradients, to a thousandth of the way gone.
+
+    hAdam's root is that of the second moment (Bjorck 2021), so that its steps are the same.
+    """
     rng = np.random.default_rng(0)
-    rule = AdamRule(32, 24, round(0.1 * 2**31), round(0.001 * 2**31), 1)
+    rule = AdamRule(32, 24, round(0.1 * 2**31), round(0.001 * 2**31), 1, root, stochastic)
     weight: Int32 = np.zeros(50, np.int32)
     m = v = weight
     w_real: Any = np.zeros(50)
@@ -98,12 +104,46 @@ def test_a_step_of_integer_adam_is_adams():
         gradient = rng.normal(0.3, 1.0, 50)
         powers = next_powers(powers, rule)
         alpha = step_size(round(1e-3 * 2**40), powers)
-        weight, m, v, clipped = fast.adam(weight, m, v, (gradient * 2**28).astype(np.int32), alpha, rule, 0)
+        weight, m, v, clipped = fast.adam(weight, m, v, (gradient * 2**28).astype(np.int32), alpha, rule, t)
         assert clipped == 0
         m_real = 0.9 * m_real + 0.1 * gradient
         v_real = 0.999 * v_real + 0.001 * gradient**2
         w_real = w_real - 1e-3 * (m_real / (1 - 0.9**t)) / np.sqrt(v_real / (1 - 0.999**t))
+    second = v * 2.0**-28 if root else np.sqrt(v * 2.0**-25)
+    np.testing.assert_allclose(second, np.sqrt(v_real), rtol=1e-4)
     assert np.abs(weight * 2.0**-24 - w_real).max() < 1e-3 * np.abs(w_real).max()
+
+
+@pytest.mark.parametrize("root", [False, True])
+def test_stochastic_rounding_is_right_on_average(root):
+    """Means over 160,000 draws of what is no whole number; each draw is one of its two neighbours."""
+    decays = round(0.1 * 2**31), round(0.001 * 2**31)
+    rule = AdamRule(32, 24, *decays, 1, root, stochastic=True)
+    size = 4000
+
+    def drawn(weight, m, v, gradient, alpha):
+        weight_N, m_N, v_N, g_N = (np.full(size, each, np.int32) for each in (weight, m, v, gradient))
+        runs = [fast.adam(weight_N, m_N, v_N, g_N, alpha, rule, key)[:3] for key in range(40)]
+        return [np.concatenate([run[index] for run in runs]).astype(np.float64) for index in range(3)]
+
+    _, m, v = drawn(0, 7, 1000, 2**24 if not root else 1100, 1)
+    gradient = (2**24, 2**17) if not root else (1100, 0)
+    wanted_m = 7 + (gradient[0] - 7) * 0.1
+    wanted_v = (
+        math.sqrt(1000**2 + (1100**2 - 1000**2) * 0.001) if root else 1000 + (gradient[1] - 1000) * 0.001
+    )
+    for found, wanted in ((m, wanted_m), (v, wanted_v)):
+        assert set(np.unique(found)) == {math.floor(wanted), math.ceil(wanted)}
+        assert abs(found.mean() - wanted) < 4 * 0.5 / math.sqrt(found.size)
+    # Moments that stay as they are: what is drawn is the quotient of the weight's step.
+    square = 2**17 if not root else 2**24
+    alpha = round(1e-3 * 2**40)
+    weight, m, v = drawn(5, 2**24, square, 2**24, alpha)
+    assert set(m) == {2**24}
+    assert set(v) == {square}
+    wanted = 5 - alpha * 2**24 / ((2**24 + 1) * 2**16)
+    assert set(np.unique(weight)) == {math.floor(wanted), math.ceil(wanted)}
+    assert abs(weight.mean() - wanted) < 4 * 0.5 / math.sqrt(weight.size)
 
 
 def test_a_second_moment_never_falls_to_zero_under_a_first_one():

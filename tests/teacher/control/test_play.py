@@ -13,6 +13,7 @@ from spikestill.common.precision import fixed_reference
 from spikestill.common.provenance import file_sha256
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.play import PlayConfig
+from spikestill.dataset.format import BufferFile
 from spikestill.runtime.agents import agent_files, open_agent
 from spikestill.runtime.clock import MonotonicClock
 from spikestill.runtime.crew import make_sessions, opened, scene_of
@@ -133,6 +134,31 @@ def test_every_command_takes_the_agent_that_teach_left(folder, request, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["step"] == 200
     assert main(["evaluate", "hopper", "--teacher", str(taught / "teacher.safetensors")]) == 1
     assert "plays reacher_easy, not hopper" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("folder", ["taught", "fixed"])
+def test_a_record_holds_states_actions_and_values(folder, request, tmp_path):
+    teacher, spec = request.getfixturevalue(folder) / "teacher.safetensors", environment("reacher_easy")
+    path = tmp_path / "buffer.h5"
+    options = ["--frames", "200", "--num_envs", "2", "--epsilon", "0.1", "--teacher", str(teacher)]
+    assert main(["record", "reacher_easy", *options, "--run_dir", str(tmp_path)]) == 0
+    with BufferFile(path) as buffer:
+        header, steps = buffer.header, buffer.steps
+    size = spec.actions.shape[0]
+    assert (header.game, header.box, header.fields) == ("reacher_easy", spec.actions, spec.fields)
+    assert header.scores == (2 * size + 1 if folder == "taught" else size + 1)
+    agent = open_agent("teacher", spec, {"teacher": teacher})
+    rows, streams = steps.valid.shape
+    seen = {name: values.reshape(rows * streams, -1) for name, values in steps.observations.items()}
+    decision = agent.act(seen)
+    scores, action = (each.reshape(rows * streams, -1) for each in (steps.q_values, steps.action))
+    assert np.array_equal(scores, decision.scores)
+    assert decision.value is not None
+    assert np.array_equal(scores[:, -1], decision.value)
+    assert len(np.unique(decision.value)) > 100
+    # Every tenth action is a random one.
+    own = (action == decision.action).all(axis=1)
+    assert 0.8 < own.mean() < 1.0
 
 
 @pytest.mark.parametrize("folder", ["taught", "fixed"])

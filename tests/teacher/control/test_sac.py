@@ -6,6 +6,7 @@ from spikestill.common.errors import UserError
 from spikestill.common.precision.rounding import number_format
 from spikestill.configs.control import MethodsConfig
 from spikestill.teacher.control import networks
+from spikestill.teacher.control.optimiser import grow
 from tests.teacher.control.agents import OFF, Agent, D, config_of, numbers
 
 
@@ -157,6 +158,34 @@ def test_an_overflow_leaves_the_step_out_and_halves_scale_and_moments():
     assert critics.scale == before[2] / 2
     assert (critics.skipped, critics.in_a_row, critics.good) == (1, 1, 0)
     np.testing.assert_allclose(critics.m_NP, before[1] / 2, atol=2**-24)
+
+
+@pytest.mark.parametrize(("hadam", "largest"), [(True, 4e4), (False, 2e4)])
+def test_a_scale_that_moments_cannot_follow_stays_and_so_do_they(hadam, largest):
+    """After enough good steps the scale doubles, where twice the moments of all that one loss trains are finite."""
+    agent = Agent(config_of("sac", precision="fp16", methods={"hadam": hadam, "loss_scale_period": 5}))
+    o, methods, together = agent.o, agent.settings.methods, [agent.state.actor, agent.state.critics]
+    scale, rng = together[0].scale, np.random.default_rng(0)
+    for trained in together:
+        trained.m_NP[...] = o.array(rng.standard_normal(trained.m_NP.shape))
+        trained.w_NP[...] = o.array(rng.random(trained.w_NP.shape))
+    together[1].w_NP[1, 7] = largest  # doubled, or times four where it is no root, beyond 65,504
+    before = [(trained.m_NP.copy(), trained.w_NP.copy()) for trained in together]
+    for trained in together:
+        trained.good = 5
+    grow(o, together, methods)
+    for trained, (m_NP, w_NP) in zip(together, before, strict=True):
+        assert (trained.scale, trained.good) == (scale, 0)
+        assert np.array_equal(trained.m_NP, m_NP)
+        assert np.array_equal(trained.w_NP, w_NP)
+    together[1].w_NP[1, 7] = 1.0
+    for trained in together:
+        trained.good = 5
+    grow(o, together, methods)
+    for trained, (m_NP, _) in zip(together, before, strict=True):
+        assert trained.scale == 2 * scale
+        np.testing.assert_allclose(trained.m_NP, 2 * m_NP, rtol=1e-3, atol=2.0**-24)
+    assert together[1].w_NP[1, 7] == (2.0 if hadam else 4.0)
 
 
 @pytest.mark.parametrize("algorithm", ["sac", "ddpg"])

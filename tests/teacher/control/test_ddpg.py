@@ -1,0 +1,59 @@
+"""DDPG in floating point, and TD3, learn; the integers' own test is in ``test_fixed_ddpg.py``."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+
+from spikestill.teacher.control.learner import FloatLearner
+from spikestill.teacher.control.replay import Replay
+from tests.teacher.control.agents import config_of
+
+
+def returns(learner: FloatLearner, games: int = 5) -> float:
+    environment = gymnasium.make("Pendulum-v1")
+    total = 0.0
+    for game in range(games):
+        obs, _ = environment.reset(seed=1000 + game)
+        over = False
+        while not over:
+            obs, reward, ended, cut, _ = environment.step(2.0 * learner.act(obs[None], None)[0])
+            total, over = total + float(reward), ended or cut
+    return total / games
+
+
+def learn_pendulum(learner: FloatLearner, steps: int) -> None:
+    environment, rng = gymnasium.make("Pendulum-v1"), np.random.default_rng(0)
+    replay, one = Replay(steps, 3, 1), np.ones(1)
+    obs, _ = environment.reset(seed=0)
+    for step in range(steps):
+        action = rng.uniform(-1, 1, 1) if step < 400 else learner.act(obs[None], rng)[0]
+        after, reward, _, cut, _ = environment.step(2.0 * action)
+        replay.add(obs[None], action[None], float(reward) * one, one, after[None], one.astype(bool))
+        obs = environment.reset()[0] if cut else after
+        if step >= 400:
+            learner.update(replay.sample(rng, learner.config.batch_size), rng)
+
+
+TD3 = {"twin_critics": True, "target_noise": 0.2, "actor_period": 2, "target_period": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [({}, 4400), ({"precision": "fp16"}, 4400), (TD3, 7000)],
+    ids=["ddpg", "ddpg-fp16", "td3"],
+)
+def test_ddpg_learns_to_swing_a_pendulum_up(options, steps):
+    """An agent that does nothing gets some -1,200, one that keeps the pendulum upright -150."""
+    small = {
+        "precision": "fp32",
+        "hidden": (48, 32),
+        "batch_size": 64,
+        "learning_rate": 2e-3,
+        "target_rate": 0.02,
+    }
+    learner = FloatLearner(config_of("ddpg", methods={}, **small | options), 3, 1, seed=0)
+    assert returns(learner) < -900
+    learn_pendulum(learner, steps)
+    assert returns(learner) > -400

@@ -20,13 +20,16 @@ import torch
 from torch import nn
 
 from benchmarks.measurement import finish, median_rate
+from spikestill.common.precision.names import FIXED
 from spikestill.common.precision.rounding import number_format
 from spikestill.common.processor import cores, keep_freed_memory
 from spikestill.configs.control import PIXELS, ControlConfig
 from spikestill.configs.environment import EnvironmentConfig
+from spikestill.teacher.control import fixed_ddpg
 from spikestill.teacher.control.actor_critic import Batch, Settings
 from spikestill.teacher.control.blas import one_thread
 from spikestill.teacher.control.encoder import SIDES
+from spikestill.teacher.control.fixed_learner import FixedLearner
 from spikestill.teacher.control.lanes import OtherThread, in_turn
 from spikestill.teacher.control.learner import FloatLearner
 
@@ -193,7 +196,13 @@ def _step(adam: torch.optim.Optimizer, loss: Any, group: list[torch.Tensor]) -> 
 
 def state_bytes(agent: str, precision: str) -> int:
     """Return the bytes of everything that learns, were each number stored in its format."""
-    learner = FloatLearner(config_of(agent, precision), S, D, 0)
+    config = config_of(agent, precision)
+    if precision in FIXED:
+        state = FixedLearner(config, S, D, 0).agent
+        arrays, _ = fixed_ddpg.to_arrays(state)
+        words = sum(array.size for name, array in arrays.items() if name.endswith("_N"))
+        return words * state.formats.bits // 8
+    learner = FloatLearner(config, S, D, 0)
     numbers = sum(
         array.size for name, array in learner.arrays().items() if "counters" not in name and name != "updates"
     )
@@ -230,6 +239,8 @@ def main() -> None:
                     f"{name}_ips": round(found * config.batch_size),
                     f"{name}_state_bytes": state_bytes(agent, precision),
                 }
+            formats = ("bf16", "fp8-e5m2", *(FIXED if config.algorithm == "ddpg" else ()))
+            figures |= {f"{agent}_{name}_state_bytes": state_bytes(agent, name) for name in formats}
             figures[f"{agent}_fp32_two_seeds_updates_per_s"] = round(
                 updates_per_s(config, *measured, seeds=2), 1
             )

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from spikestill import control_curves, control_distances, control_results
+from spikestill import control_curves, control_distances
 from spikestill.common.artefacts import DIVERGED
 from spikestill.common.errors import UserError
 from spikestill.configs.control import ControlConfig, MethodsConfig
@@ -19,7 +19,7 @@ from spikestill.configs.loading import build
 from spikestill.configs.sweep import load_sweep
 from spikestill.control_cells import cells, setting_of, variant_of
 from spikestill.control_curves import Kept, of_run, read, write
-from spikestill.control_results import ABLATIONS, RANDOM, RANDOM_OPTIONS, draw
+from spikestill.control_results import ABLATIONS, BJORCK_TASKS, MAIN, RANDOM, RANDOM_OPTIONS, draw
 from spikestill.sweep.plan import plan
 from spikestill.sweep.table import seeds_and_games
 from spikestill.teacher.control import teach
@@ -198,13 +198,18 @@ def test_every_trial_of_the_sweeps_has_its_cell():
     missing = {title for title, variant in ABLATIONS.items() if variant not in variants}
     assert missing == {"fp32", "eps"}
     assert variants <= set(ABLATIONS.values())
+    _, runs = plan(load_sweep("bjorck-naive"))
+    configs = [build(ControlConfig, run.options) for run in runs.values() if run.stage == "teach"]
+    assert {(config.environment.game, variant_of(config)) for config in configs} == {
+        (task, variant)
+        for task in BJORCK_TASKS
+        for variant in (MAIN["fp16, none of the six"], ABLATIONS["eps"])
+    }
     _, runs = plan(load_sweep("bjorck-table6"))
     configs = [build(ControlConfig, run.options) for run in runs.values() if run.stage == "teach"]
     found = {tuple(getattr(config, name) for name in RANDOM_OPTIONS) for config in configs}
     assert found == {tuple(values[:6]) for values in RANDOM.values()}
-    assert {variant_of(config) for config in configs} == {
-        control_results.MAIN[name] for name in ("fp32", "fp16, all six")
-    }
+    assert {variant_of(config) for config in configs} == {MAIN[name] for name in ("fp32", "fp16, all six")}
 
 
 def test_the_interval_covers_seeds_and_games():

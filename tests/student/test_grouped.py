@@ -10,7 +10,7 @@ from spikestill.student.architectures import ARCHITECTURES, LayerSpec, architect
 from spikestill.student.network import StudentNetwork
 from tests import avx2
 
-SMALL = (LayerSpec(16, 8, 8, 0, 1), LayerSpec(32, 3, 2, 1, 2), LayerSpec(24, 5, 1, 0, 4))
+SMALL = (LayerSpec(16, 8, 8, 0, 1), LayerSpec(32, 3, 2, 1, 2), LayerSpec(24, 5, 1, 0, 8))
 # One lane and several, in one piece and in several; a first layer that pads, strides that leave pixels unread.
 ODD = (
     LayerSpec(8, 7, 5, 2, 1),

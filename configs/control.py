@@ -242,7 +242,8 @@ class ControlConfig(Options):
             given |= {
                 f"methods.{name}": value for name, value in vars(self.methods).items() if value != usual[name]
             }
-        for name, value in given.items():
+        if given:
+            name, value = next(iter(given.items()))
             raise UserError(
                 f"{name} is {value}, and {unread.get(name, arithmetic)} does not read it", f"omit --{name}"
             )

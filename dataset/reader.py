@@ -122,12 +122,8 @@ class BufferReader:
         time, stream = np.divmod(self._valid[index], self.header.streams)
         return time, stream
 
-    def stacks(self, indices: npt.ArrayLike) -> npt.NDArray[np.uint8]:
-        """Return the stacks that the teacher saw at these steps, uint8 (B, 4, 84, 84).
-
-        Raises:
-            UserError: the buffer is of an environment that shows something else.
-        """
+    def check_stacks(self) -> None:
+        """Raise UserError where the buffer is of an environment that shows something else than stacks."""
         if self.header.version > 1:
             shown = ", ".join(f"{field.name} {field.shape}" for field in self.header.fields)
             raise UserError(
@@ -135,6 +131,14 @@ class BufferReader:
                 "wanted",
                 "give a buffer of an Atari game",
             )
+
+    def stacks(self, indices: npt.ArrayLike) -> npt.NDArray[np.uint8]:
+        """Return the stacks that the teacher saw at these steps, uint8 (B, 4, 84, 84).
+
+        Raises:
+            UserError: see :meth:`check_stacks`.
+        """
+        self.check_stacks()
         time, stream = self.locate(indices)
         out = np.empty((len(time), FRAMES, PIXELS), np.uint8)
         far = np.flatnonzero(time >= self.resident)

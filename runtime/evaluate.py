@@ -127,9 +127,16 @@ def _measure(config: EvaluateConfig, environment: EnvironmentConfig, paths: File
     if chance is not None and "teacher" in paths:
         teacher = scores("teacher")
         summary["teacher"] = dataclasses.asdict(teacher)
-        summary["percent_of_teacher"] = percentage(own.mean, teacher.mean)
-        summary["percent_of_margin"] = percentage(own.mean - chance.mean, teacher.mean - chance.mean)
+        summary |= percentages(own.mean, teacher.mean, chance.mean)
     return summary
+
+
+def percentages(mean: float, teacher: float, chance: float) -> dict[str, float | None]:
+    """Return ``percent_of_teacher`` and ``percent_of_margin``, the latter above random play."""
+    return {
+        "percent_of_teacher": percentage(mean, teacher),
+        "percent_of_margin": percentage(mean - chance, teacher - chance),
+    }
 
 
 def percentage(part: float, whole: float) -> float | None:

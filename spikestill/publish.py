@@ -132,15 +132,10 @@ def teacher_card(folder: Path) -> dict[str, Any]:
 
 def compared(mean: float, teacher: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a student's card says besides: how its mean stands to its teacher's and random play's, by card."""
-    from spikestill.runtime.evaluate import percentage
+    from spikestill.runtime.evaluate import percentages
 
     best, chance = teacher["mean"], teacher["random"]
-    return {
-        "percent_of_teacher": percentage(mean, best),
-        "percent_of_margin": percentage(mean - chance, best - chance),
-        "teacher": best,
-        "random": chance,
-    }
+    return {**percentages(mean, best, chance), "teacher": best, "random": chance}
 
 
 def card(kind: str, game: str, path: Path, provenance: Provenance) -> dict[str, Any]:

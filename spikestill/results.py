@@ -284,24 +284,22 @@ def figure_4(own: Sequence[Cell]) -> list[str]:
         cell = _find(trials, game, architecture=net)
         return cell if cell and "evaluate.mean" in cell else None
 
-    def beside(games: Sequence[str], game: str, net: str) -> str:
+    def share_of(games: Sequence[str], game: str, net: str) -> float | None:
+        """Return the percentage of the single game's student, None where either was not run."""
         joint, single = mean(games, game, net), mean([game], game, net)
+        return percentage(joint["evaluate.mean"], single["evaluate.mean"]) if joint and single else None
+
+    def beside(games: Sequence[str], game: str, net: str) -> str:
+        joint, share = mean(games, game, net), share_of(games, game, net)
         if joint is None:
             return ""
-        share = percentage(joint["evaluate.mean"], single["evaluate.mean"]) if single else None
         told = f"{number(share)} %: " if share is not None else ""
         ci = interval(joint.get("evaluate.ci95"))
         return f"{told}{number(joint['evaluate.mean'])} ({ci}; {budget(joint)})"
 
     def average(count: int, net: str) -> str:
         """Return the mean percentage over the games of all students of ``count`` games, which is what is drawn."""
-        shares = [
-            percentage(joint["evaluate.mean"], single["evaluate.mean"])
-            for games in FIGURE_4
-            if len(games) == count
-            for game in games
-            if (joint := mean(games, game, net)) and (single := mean([game], game, net))
-        ]
+        shares = [share_of(games, game, net) for games in FIGURE_4 if len(games) == count for game in games]
         known = [share for share in shares if share is not None]
         return f"{number(sum(known) / len(known))} % of {len(known)}" if known else ""
 

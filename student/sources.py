@@ -152,8 +152,7 @@ class BufferSource:
 
 def _check_buffer(reader: BufferReader, first: BufferReader) -> None:
     """Raise UserError where a student cannot learn from a buffer, or not beside the first one of its game."""
-    if reader.header.version > 1:
-        reader.stacks([0])  # which says what it shows
+    reader.check_stacks()
     own, others = reader.header.action_names, first.header.action_names
     if own != others:
         raise UserError(

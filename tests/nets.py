@@ -47,6 +47,8 @@ SMALL_LAYERS = (
     LayerSpec(20, 1, 1, 0, 2),
 )
 SMALL_SHAPE = (2, 24, 24)
+SMALL_ON_STACKS = (LayerSpec(16, 8, 8, 0, 1), LayerSpec(32, 3, 2, 1, 2), LayerSpec(24, 5, 1, 0, 8))
+"""Three layers that read stacks of 84 x 84."""
 
 
 def small_net(seed: int) -> IntegerNet:

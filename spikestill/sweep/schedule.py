@@ -35,6 +35,7 @@ from spikestill.sweep.worker import (
     STOP,
     STOPPED,
     Job,
+    not_run,
     read_outcome,
     run_stage,
 )
@@ -159,18 +160,14 @@ class Sweep:
                     break
                 for call, outcome in cluster.ended(list(under_way), WAIT_S):
                     each = under_way.pop(call)
-                    if isinstance(outcome, Lost) or outcome["state"] == LOST:
-                        why = outcome.why if isinstance(outcome, Lost) else outcome["error"]
+                    if isinstance(outcome, dict) and outcome["state"] == LOST:
+                        outcome = Lost(outcome["error"])
+                    if isinstance(outcome, Lost):
                         lost[each.key] = lost.get(each.key, 0) + 1
-                        bar.say(f"{each.name} was lost ({why}); {cluster.nodes()} nodes are left")
+                        bar.say(f"{each.name} was lost ({outcome.why}); {cluster.nodes()} nodes are left")
                         if lost[each.key] > self.config.retries:
-                            error = f"lost {lost[each.key]} times with its node or process, at last: {why}"
-                            self.outcomes[each.key] = {
-                                "state": FAILED,
-                                "node": "",
-                                "seconds": 0.0,
-                                "error": error,
-                            }
+                            error = f"lost {lost[each.key]} times with its node or process, at last: {outcome.why}"
+                            self.outcomes[each.key] = not_run(FAILED, "", error)
                         else:
                             self.began_again += 1
                         continue
@@ -193,7 +190,7 @@ class Sweep:
                 before = next(self.runs[parent].name for parent, state in zip(run.parents, states, strict=True)
                               if state == FAILED)  # fmt: skip
                 error = f"{before}, which it reads, failed"
-                self.outcomes[run.key] = {"state": FAILED, "node": "", "seconds": 0.0, "error": error}
+                self.outcomes[run.key] = not_run(FAILED, "", error)
             elif all(state == FINISHED for state in states):
                 job = self._job(run, token)
                 under_way[cluster.submit(run_stage, job, self.config.cores, self.config.gpus)] = run

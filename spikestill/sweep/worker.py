@@ -63,20 +63,20 @@ def run_stage(job: Job) -> dict[str, Any]:
     node = socket.gethostname()
     if not (root / "token").is_file() or (root / "token").read_text(encoding="utf-8") != job.token:
         error = f"node {node} does not see {root}: give a --run_dir that lies on a disk that all nodes share"
-        return {"state": FAILED, "node": node, "seconds": 0.0, "error": error}
+        return not_run(FAILED, node, error)
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "a", encoding="utf-8") as lock:
         while not _locked(lock):
             if (root / STOP).exists():
-                return {"state": STOPPED, "node": node, "seconds": 0.0}
+                return not_run(STOPPED, node)
             time.sleep(PERIOD_S)
         if (folder / DONE).is_file():
             try:
                 return read_outcome(folder / DONE)
             except UserError as error:
-                return {"state": FAILED, "node": node, "seconds": 0.0, "error": str(error)}
+                return not_run(FAILED, node, str(error))
         if (root / STOP).exists():
-            return {"state": STOPPED, "node": node, "seconds": 0.0}
+            return not_run(STOPPED, node)
         _note(folder, "begins", node)
         began = time.monotonic()
         # The child holds the lock too: were this process killed, nobody else begins before the child is gone.
@@ -91,6 +91,11 @@ def run_stage(job: Job) -> dict[str, Any]:
             found["seconds"] = round(sum(line.get("seconds", 0.0) for line in attempts(folder)), 2)
             write_text(folder / DONE, json.dumps(found) + "\n")
         return found
+
+
+def not_run(state: str, node: str, error: str = "") -> dict[str, Any]:
+    """Return the outcome of a stage run that did not begin, or of which no more is known."""
+    return {"state": state, "node": node, "seconds": 0.0, "error": error}
 
 
 def read_outcome(path: Path) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from spikestill.student import grouped, narrow_kernel, quantise
 from spikestill.student.architectures import ARCHITECTURES, LayerSpec, architecture, centred
 from spikestill.student.network import StudentNetwork
 from tests import avx2
+from tests.nets import SMALL_ON_STACKS as SMALL
 
-SMALL = (LayerSpec(16, 8, 8, 0, 1), LayerSpec(32, 3, 2, 1, 2), LayerSpec(24, 5, 1, 0, 8))
 # One lane and several, in one piece and in several; a first layer that pads, strides that leave pixels unread.
 ODD = (
     LayerSpec(8, 7, 5, 2, 1),

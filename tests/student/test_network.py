@@ -7,9 +7,8 @@ from spikestill.common.errors import UserError
 from spikestill.student.architectures import ARCHITECTURES, LayerSpec, architecture, centred, visible_sizes
 from spikestill.student.integer_net import count_votes, naive_forward
 from spikestill.student.network import StudentNetwork
+from tests.nets import SMALL_ON_STACKS as SMALL
 from tests.nets import random_stack
-
-SMALL = (LayerSpec(16, 8, 8, 0, 1), LayerSpec(32, 3, 2, 1, 2), LayerSpec(24, 5, 1, 0, 8))
 
 
 def trained(layers, actions=6, **options):

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import gymnasium
 import numpy as np
 
 from spikestill.common.environment import Box, EnvironmentSpec, Field, register
@@ -27,6 +28,22 @@ PIXELLED = dataclasses.replace(
 )
 register(BOXED)
 register(PIXELLED)
+
+
+def pendulum_returns(act, games=5):
+    """Return the mean return of Pendulum-v1 from fixed starts by ``act``, (1, S) to (1, 1) in -1..1.
+
+    An agent that does nothing gets some -1,200, one that keeps the pendulum upright -150.
+    """
+    environment = gymnasium.make("Pendulum-v1")
+    total = 0.0
+    for game in range(games):
+        obs, _ = environment.reset(seed=1000 + game)
+        over = False
+        while not over:
+            obs, reward, ended, cut, _ = environment.step(2.0 * act(obs[None])[0])
+            total, over = total + float(reward), ended or cut
+    return total / games
 
 
 def config_of(algorithm="sac", precision="fp64", methods=OFF, game="boxed_test", **options):

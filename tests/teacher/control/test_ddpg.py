@@ -8,19 +8,11 @@ import pytest
 
 from spikestill.teacher.control.learner import FloatLearner
 from spikestill.teacher.control.replay import Replay
-from tests.teacher.control.agents import config_of
+from tests.teacher.control.agents import config_of, pendulum_returns
 
 
-def returns(learner: FloatLearner, games: int = 5) -> float:
-    environment = gymnasium.make("Pendulum-v1")
-    total = 0.0
-    for game in range(games):
-        obs, _ = environment.reset(seed=1000 + game)
-        over = False
-        while not over:
-            obs, reward, ended, cut, _ = environment.step(2.0 * learner.act(obs[None], None)[0])
-            total, over = total + float(reward), ended or cut
-    return total / games
+def returns(learner: FloatLearner) -> float:
+    return pendulum_returns(lambda obs_BS: learner.act(obs_BS, None))
 
 
 def learn_pendulum(learner: FloatLearner, steps: int) -> None:
@@ -45,7 +37,6 @@ TD3 = {"twin_critics": True, "target_noise": 0.2, "actor_period": 2, "target_per
     ids=["ddpg", "ddpg-fp16", "td3"],
 )
 def test_ddpg_learns_to_swing_a_pendulum_up(options, steps):
-    """An agent that does nothing gets some -1,200, one that keeps the pendulum upright -150."""
     small = {
         "precision": "fp32",
         "hidden": (48, 32),

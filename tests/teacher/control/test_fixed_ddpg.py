@@ -10,6 +10,7 @@ from spikestill.common.precision.names import LARGEST_BATCH
 from spikestill.configs.fixed_point import FixedPointConfig
 from spikestill.teacher.control import fixed_ddpg
 from spikestill.teacher.control.fixed_ddpg import Batch, FixedState
+from tests.teacher.control.agents import pendulum_returns
 
 S, A = 17, 6
 
@@ -169,17 +170,8 @@ def test_impossible_options_are_refused(option, value, text):
         FixedPointConfig(**{option: value})
 
 
-def returns(state: FixedState, games: int = 5) -> float:
-    environment = gymnasium.make("Pendulum-v1")
-    total = 0.0
-    for game in range(games):
-        obs, _ = environment.reset(seed=1000 + game)
-        over = False
-        while not over:
-            _, action = fixed_ddpg.act(state, obs[None], noise=False)
-            obs, reward, ended, cut, _ = environment.step(2.0 * action[0])
-            total, over = total + float(reward), ended or cut
-    return total / games
+def returns(state: FixedState) -> float:
+    return pendulum_returns(lambda obs_BS: fixed_ddpg.act(state, obs_BS, noise=False)[1])
 
 
 def learn_pendulum(config: FixedPointConfig, steps: int) -> FixedState:

@@ -121,13 +121,17 @@ def test_naive_fp16_names_the_format_the_operation_and_what_is_off(tmp_path):
         teach.run(config, tmp_path)
 
 
+def one_transition(reward):
+    """Return a replay of one transition of reacher_easy."""
+    replay, obs, action, one = Replay(100, 6, 2), np.ones((1, 6)), np.ones((1, 2)), np.ones(1)
+    replay.add(obs, action, reward * one, one, obs, one.astype(bool))
+    return replay
+
+
 def test_a_loss_that_overflows_in_every_update_is_given_up():
     config = config_of("reacher_easy", precision="fp16", methods=MethodsConfig(normal_fix=False))
     learner, rng = FloatLearner(config, 6, 2, seed=0), np.random.default_rng(0)
-    batch = Replay(100, 6, 2)
-    # A return that fp16 cannot hold, whatever the loss's scale.
-    obs, action, one = np.ones((1, 6)), np.ones((1, 2)), np.ones(1)
-    batch.add(obs, action, 1e5 * one, one, obs, one.astype(bool))
+    batch = one_transition(1e5)  # a return that fp16 cannot hold, whatever the loss's scale
 
     def train():
         for _ in range(200):
@@ -166,9 +170,7 @@ def test_an_fp32_training_that_diverges_ends_with_a_remedy():
         FloatLearner(config_of("reacher_easy", learning_rate=1e3), 6, 2, seed=0),
         np.random.default_rng(0),
     )
-    batch = Replay(100, 6, 2)
-    obs, action, one = np.ones((1, 6)), np.ones((1, 2)), np.ones(1)
-    batch.add(obs, action, 1e30 * one, one, obs, one.astype(bool))
+    batch = one_transition(1e30)
 
     def train():
         for _ in range(500):

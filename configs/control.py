@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from spikestill.common.environment import Box, EnvironmentSpec, Field, environment
 from spikestill.common.errors import UserError
-from spikestill.common.precision.names import FIXED, LARGEST_BATCH, check_emulated, vanishes
+from spikestill.common.precision.names import FIXED, LARGEST_BATCH, NATIVE, check_emulated, vanishes
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.options import Options, Range, Share
 
@@ -186,6 +186,9 @@ class ControlConfig(Options):
     """Games of an evaluation, from random starts, with the mean action."""
     checkpoint_minutes: Annotated[float, Range(1e-3, 1e5)] = 10.0
     """Wall-clock minutes between checkpoints."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """cuda: learn on a GPU, in fp64, fp32, bf16 or fp16, which are computed natively there; worth it for wide nets and
+    from pixels. The simulator stays on the processor."""
     threads: Annotated[int, Range(0, 64)] = 0
     """Threads that compute; 0: one per core. The result does not depend on them."""
     seed: Annotated[int, Range(0, 2**31 - 65)] = 0
@@ -207,6 +210,12 @@ class ControlConfig(Options):
         else:
             check_emulated(self.precision)
             self._check_epsilon()
+        if self.device == "cuda" and self.precision not in NATIVE:
+            raise UserError(
+                f"device cuda with precision {self.precision}: a GPU computes {', '.join(NATIVE)} here, other formats "
+                "are emulated on the processor",
+                "give --device cpu, or one of these formats",
+            )
         if not self.hidden or not all(1 <= width <= 16384 for width in self.hidden):
             raise UserError(
                 f"hidden is {self.hidden}, each of its widths must be 1..16384", "give --hidden 256,256"

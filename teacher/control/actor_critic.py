@@ -9,6 +9,7 @@ Axis suffixes: B batch, S observation, D action numbers, N networks, P parameter
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from spikestill.teacher.control import networks
 from spikestill.teacher.control.encoder import EncoderRule
 from spikestill.teacher.control.lanes import Both, in_turn
 from spikestill.teacher.control.operations import AdamRule, Layer, PolicyRule
-from spikestill.teacher.control.optimiser import Trained, count, grow, step
+from spikestill.teacher.control.optimiser import Trained, count, grow, share_of, step
 
 WORTH_WAKING = 1 << 18
 """Parameters in fp32 that Adam steps in about twice the 60 us in which a thread is woken and waited for."""
@@ -215,7 +216,7 @@ def new_state(o: Any, settings: Settings, rng: np.random.Generator) -> AgentStat
     if methods.kahan_momentum:
         for name, (own, _) in state.targets.items():
             if len(own):
-                total = own.copy()
+                total = o.copy(own)
                 for each in total:
                     o.multiply(each, methods.kahan_scale)
                 state.total |= {name: total, f"{name}_c": o.zeros(*own.shape)}
@@ -280,15 +281,12 @@ def worth(o: Any, numbers: int, both: Both) -> Both:
 
 
 def step_all(o: Any, together: Sequence[Trained], rule: AdamRule, methods: MethodsConfig, both: Both) -> None:
-    """Step all that one loss trains, network by network, or both halves of a single one; double the loss's scale where
-    that is due."""
+    """Step all that one loss trains, in as many shares as the operations want; double the loss's scale where that is
+    due."""
 
     def step_group(trained: Trained) -> None:
-        networks_there, where = len(trained.p_NP), worth(o, trained.p_NP.size, both)
-        if networks_there == 1:
-            where(lambda half: step(o, trained, 0, rule, methods, (half, 2)), 2)
-        else:
-            where(lambda index: step(o, trained, index, rule, methods), networks_there)
+        where = worth(o, math.prod(trained.p_NP.shape), both)
+        where(lambda share: step(o, trained, rule, methods, (share, o.shares)), o.shares)
 
     for trained in together:
         step_group(trained)
@@ -330,20 +328,20 @@ def action_gradient(
 def move_targets(o: Any, state: AgentState, settings: Settings, both: Both) -> None:
     """Move every target network a step towards its own."""
     rate, scale = settings.config.target_rate, settings.methods.kahan_scale
-    targets = state.targets
-    rows = [(name, index) for name, (target_NP, _) in targets.items() for index in range(len(target_NP))]
+    targets = {name: each for name, each in state.targets.items() if len(each[0])}
+    pieces = [(name, (share, o.shares)) for name in targets for share in range(o.shares)]
 
     def move(number: int) -> None:
-        name, index = rows[number]
-        target, p = targets[name][0][index], targets[name][1].p_NP[index]
+        name, part = pieces[number]
+        target_P, p_P = (share_of(each, part) for each in (targets[name][0], targets[name][1].p_NP))
         if settings.methods.kahan_momentum:
-            total, c = state.total[name][index], state.total[f"{name}_c"][index]
-            o.average_kahan(total, c, target, p, rate, scale)
+            total_P, c_P = (share_of(state.total[each], part) for each in (name, f"{name}_c"))
+            o.average_kahan(total_P, c_P, target_P, p_P, rate, scale)
         else:
-            o.average(target, p, rate)
+            o.average(target_P, p_P, rate)
 
-    moved = sum(target_NP.size for target_NP, _ in targets.values())
-    worth(o, moved // AVERAGE_COST, both)(move, len(rows))
+    moved = sum(math.prod(target_NP.shape) for target_NP, _ in targets.values())
+    worth(o, moved // AVERAGE_COST, both)(move, len(pieces))
 
 
 def end_update(o: Any, state: AgentState, settings: Settings, both: Both) -> None:

@@ -5,7 +5,8 @@ of its own (Kostrikov 2020, whom Björck follows; the tanh is from there too). I
 standardised (Qiao 2019) and a row of its outputs beyond 10 is scaled down to 10, so that the sum of squares in the
 layer norm does not overflow.
 
-An image goes through the convolutions by itself, so neither threads nor the rest of a batch change its features.
+On the host an image goes through the convolutions by itself, so neither threads nor the rest of a batch change its
+features; a GPU takes all images at once.
 
 Axis suffixes: B batch, H, W rows and columns, C channels, F filters, X features of the convolutions, Z of the encoder,
 P parameters, flat.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -152,12 +153,14 @@ class Projection(NamedTuple):
     features_BZ: Any
 
 
-def shares(both: Both, work: Any, rows: int) -> None:
-    """Do ``work(row)`` of every row, even ones beside odd ones."""
+def shares(o: Any, both: Both, work: Callable[[slice, int], None], rows: int) -> None:
+    """Do ``work(rows, part)`` of all rows, so many at a time as the operations take images, even times beside odd ones;
+    ``part`` is 0 or 1."""
+    at_once = o.images or rows
 
     def share(part: int) -> None:
-        for row in range(part, rows, 2):
-            work(row)
+        for begin in range(part * at_once, rows, 2 * at_once):
+            work(slice(begin, begin + at_once), part)
 
     both(share, 2)
 
@@ -184,15 +187,15 @@ def convolve(
     sides = SIDES[1:] if keep else SIDES[-1:]
     found = [o.empty(rows, side, side, rule.filters) for side in sides]
 
-    def work(row: int) -> None:
-        x_HWC = o.pixels(images_BHWC[row])
+    def work(some: slice, _: int) -> None:
+        x_BHWC = o.pixels(images_BHWC[some])
         for index, (layer, stride) in enumerate(zip(net, STRIDES, strict=True)):
-            y = o.linear(o.patches(x_HWC, stride), layer, True)
-            x_HWC = y.reshape(SIDES[index + 1], SIDES[index + 1], rule.filters)
+            y = o.linear(o.patches(x_BHWC, stride), layer, True)
+            x_BHWC = y.reshape(-1, SIDES[index + 1], SIDES[index + 1], rule.filters)
             if keep or index == len(net) - 1:
-                found[index if keep else 0][row] = x_HWC
+                found[index if keep else 0][some] = x_BHWC
 
-    shares(both, work, rows)
+    shares(o, both, work, rows)
     return found
 
 
@@ -231,16 +234,16 @@ def convolve_backward(
     """
     sums = [o.zeros(rule.conv_parameters) for _ in range(2)]
 
-    def work(row: int) -> None:
-        into = rule.convolutions(sums[row % 2])
-        g_PF = g_BX[row].reshape(-1, rule.filters)
+    def work(some: slice, part: int) -> None:
+        into = rule.convolutions(sums[part])
+        g_PF = g_BX[some].reshape(-1, rule.filters)
         for index in range(len(net) - 1, -1, -1):
-            x_HWC = activations[index - 1][row] if index else o.pixels(images_BHWC[row])
-            o.add_weight_gradient(o.patches(x_HWC, STRIDES[index]), g_PF, into[index])
+            x_BHWC = activations[index - 1][some] if index else o.pixels(images_BHWC[some])
+            o.add_weight_gradient(o.patches(x_BHWC, STRIDES[index]), g_PF, into[index])
             if index:
-                g_PF = o.scattered(g_PF, net[index], x_HWC, STRIDES[index]).reshape(-1, rule.filters)
+                g_PF = o.scattered(g_PF, net[index], x_BHWC, STRIDES[index]).reshape(-1, rule.filters)
 
-    shares(both, work, len(images_BHWC))
+    shares(o, both, work, len(images_BHWC))
     o.add(sums[0], sums[1], into_P)
 
 

@@ -18,6 +18,7 @@ from spikestill.common.environment import EnvironmentSpec
 from spikestill.common.errors import UserError
 from spikestill.common.precision.names import FIXED
 from spikestill.common.precision.rounding import number_format
+from spikestill.common.processor import compute_device
 from spikestill.common.provenance import Provenance
 from spikestill.configs.control import ControlConfig
 from spikestill.teacher.control import ddpg, networks, sac, sac_pixels
@@ -75,7 +76,7 @@ class Learner(Protocol):
 
 
 class FloatLearner:
-    """SAC or DDPG in a floating-point format, on the host.
+    """SAC or DDPG in a floating-point format, on the host or on a GPU.
 
     Args:
         config: the options.
@@ -89,7 +90,7 @@ class FloatLearner:
     ) -> None:
         self.config, self.both = config, both
         self.form = number_format(config.precision)
-        self.o = HostOperations(self.form)
+        self.o = operations_of(config)
         self.settings = Settings.of(config, observation, action)
         self.state = new_state(self.o, self.settings, np.random.default_rng(seed))
         self._fragile = self.form.low and self.settings.methods.loss_scaling == "none"
@@ -106,7 +107,7 @@ class FloatLearner:
         action_ND = mean_or_sample(self.o, self.state, self.settings, obs_NS, noise_ND)
         if np.isfinite(action_ND).all():
             return action_ND
-        watching = HostOperations(self.form)
+        watching = operations_of(self.config)
         watching.watch = []
         mean_or_sample(watching, self.state, self.settings, obs_NS, noise_ND)
         first = watching.watch[0] if watching.watch else "none of its operations"
@@ -123,9 +124,9 @@ class FloatLearner:
         with np.errstate(all="ignore"):
             found = update_of(self.settings)(self.o, self.state, self.settings, batch, noise, self.both)
         self._check(before, batch, noise)
-        values = found["values"][0]
-        report = {"q": float(np.mean(values)), "target": float(np.mean(found["target"]))}
-        report["loss"] = float(np.mean((values.reshape(-1).astype(np.float64) - found["target"]) ** 2))
+        values, target = self.o.host(found["values"][0]).reshape(-1), self.o.host(found["target"])
+        report = {"q": float(np.mean(values)), "target": float(np.mean(target))}
+        report["loss"] = float(np.mean((values.astype(np.float64) - target) ** 2))
         report |= {name: float(found[name]) for name in ("entropy", "alpha") if name in found}
         return report
 
@@ -134,7 +135,7 @@ class FloatLearner:
             return
         groups = {name: group for name, group in self.state.groups.items() if name != "temperature"}
         stuck = [name for name, group in groups.items() if group.in_a_row >= OVERFLOWS]
-        broken = [name for name, group in groups.items() if not np.isfinite(group.p_NP).all()]
+        broken = [name for name, group in groups.items() if not self.o.finite(group.p_NP)]
         if not stuck and not broken:
             return
         # Where steps are left out the state is still the one that overflows; else a finite gradient broke in the step.
@@ -178,7 +179,7 @@ class FloatLearner:
             )
             x_BI = o.joined(seen, o.array(action_BD))
             nets = [networks.layers(each, settings.critic_sizes) for each in state.critics.p_NP]
-            found = [networks.forward(o, net, x_BI)[-1][:, 0] for net in nets]
+            found = [o.host(networks.forward(o, net, x_BI)[-1])[:, 0] for net in nets]
         return np.min(np.asarray(found, np.float32), axis=0)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -210,7 +211,7 @@ class FloatLearner:
         nets = {"actor": settings.actor_net(state.actor.p_NP[0])}
         for index, each in enumerate(state.critics.p_NP):
             nets[f"critic.{index}"] = networks.layers(each, settings.critic_sizes)
-        heads = {}
+        o, heads = self.o, {}
         if settings.encoder is not None:
             rule, encoder = sac_pixels.encoder_of(state, settings)
             nets["encoder"], heads["critic.head"] = rule.whole(encoder.p_NP[0])
@@ -218,13 +219,27 @@ class FloatLearner:
         found = {}
         for name, layers in nets.items():
             for index, layer in enumerate(layers):
-                found[f"{name}.{index}.weight"] = np.array(layer.weight_IO, np.float32)
-                found[f"{name}.{index}.bias"] = np.array(layer.bias_O, np.float32)
+                found[f"{name}.{index}.weight"] = np.array(o.host(layer.weight_IO), np.float32)
+                found[f"{name}.{index}.bias"] = np.array(o.host(layer.bias_O), np.float32)
         for name, head in heads.items():
             parts = (*head.linear, head.gain_Z, head.offset_Z)
             for part, values in zip(HEAD_PARTS, parts, strict=True):
-                found[f"{name}.{part}"] = np.array(values, np.float32)
+                found[f"{name}.{part}"] = np.array(o.host(values), np.float32)
         return found
+
+
+def operations_of(config: ControlConfig) -> Any:
+    """Return what a training computes with: the host's operations, or with ``--device cuda`` a GPU's.
+
+    Raises:
+        UserError: there is no such device.
+    """
+    form = number_format(config.precision)
+    if config.device == "cpu":
+        return HostOperations(form)
+    from spikestill.teacher.control.device_operations import DeviceOperations
+
+    return DeviceOperations(form, compute_device(config.device))
 
 
 def drawn_noise(settings: Settings, rows: int, rng: np.random.Generator) -> Any:
@@ -280,7 +295,7 @@ def _features(o: Any, state: AgentState, settings: Settings, frames_N: Any, head
 
 def first_overflow(state: AgentState, settings: Settings, batch: Batch, noise: Any) -> str:
     """Return the first operation of an update whose result is not finite; the state is left as it is."""
-    o = HostOperations(number_format(settings.config.precision))
+    o = operations_of(settings.config)
     o.watch = []
     with np.errstate(all="ignore"):
         update_of(settings)(o, copy.deepcopy(state), settings, batch, noise, in_turn)

@@ -84,7 +84,14 @@ class HostOperations:
 
     Args:
         form: the number format.
+
+    Attributes:
+        shares: into how many pieces a loop over parameters is cut, one for each of two threads.
+        images: how many go through convolutions at a time; None: all of a batch.
     """
+
+    shares = 2
+    images = 1
 
     def __init__(self, form: NumberFormat) -> None:
         self.form = form
@@ -108,6 +115,14 @@ class HostOperations:
     def host(self, values: Any) -> Array:
         """Return an array of the operations as NumPy's."""
         return np.asarray(values)
+
+    def copy(self, values: Array) -> Array:
+        """Return a copy of an array of the operations."""
+        return values.copy()
+
+    def finite(self, values: Array) -> bool:
+        """Return whether all of an array is finite."""
+        return bool(np.isfinite(values).all())
 
     def empty(self, *shape: int) -> Array:
         """Return an array that is not initialised."""
@@ -154,28 +169,32 @@ class HostOperations:
         self._seen("matrix product, backward to the weights", g_P)
         return finite
 
-    def pixels(self, image_HWC: npt.NDArray[np.uint8]) -> Array:
+    def pixels(self, images_BHWC: npt.NDArray[np.uint8]) -> Array:
         """Return pixels 0..255 divided by 255."""
-        found = np.empty(image_HWC.shape, self.real)
-        encoder_kernels.look_up(self._levels, np.ascontiguousarray(image_HWC).reshape(-1), found.reshape(-1))
+        found = np.empty(images_BHWC.shape, self.real)
+        encoder_kernels.look_up(
+            self._levels, np.ascontiguousarray(images_BHWC).reshape(-1), found.reshape(-1)
+        )
         return found
 
-    def patches(self, x_HWC: Array, stride: int) -> Array:
-        """Return the 3 x 3 patches of an image, (P, 9 C)."""
-        kernel = encoder_kernels.KERNEL
-        rows, columns = ((side - kernel) // stride + 1 for side in x_HWC.shape[:2])
-        found = np.empty((rows * columns, kernel**2 * x_HWC.shape[2]), self.real)
-        encoder_kernels.gather(np.ascontiguousarray(x_HWC), stride, found)
-        return found
+    def patches(self, x_BHWC: Array, stride: int) -> Array:
+        """Return the 3 x 3 patches of images, (B P, 9 C)."""
+        kernel, (size, *sides, channels) = encoder_kernels.KERNEL, x_BHWC.shape
+        rows, columns = ((side - kernel) // stride + 1 for side in sides)
+        found = np.empty((size, rows * columns, kernel**2 * channels), self.real)
+        for x_HWC, patches_PK in zip(x_BHWC, found, strict=True):
+            encoder_kernels.gather(np.ascontiguousarray(x_HWC), stride, patches_PK)
+        return found.reshape(-1, found.shape[2])
 
-    def scattered(self, g_PO: Array, layer: Layer, active_HWC: Array, stride: int) -> Array:
-        """Return a convolution's gradient by its image (H, W, C), summed in the storage's type and rounded once; zero
-        where a unit of ``active_HWC`` was not active."""
-        g_HWC = np.empty(active_HWC.shape, self.real)
-        g_PK = np.matmul(g_PO, layer.weight_IO.T)
-        encoder_kernels.scatter(g_PK, stride, np.ascontiguousarray(active_HWC), self.q, g_HWC)
-        self._seen("convolution, backward to the activations", g_HWC)
-        return g_HWC
+    def scattered(self, g_PO: Array, layer: Layer, active_BHWC: Array, stride: int) -> Array:
+        """Return a convolution's gradient by its images (B, H, W, C), summed in the storage's type and rounded once; zero
+        where a unit of ``active_BHWC`` was not active."""
+        found = np.empty(active_BHWC.shape, self.real)
+        g_BPK = np.matmul(g_PO, layer.weight_IO.T).reshape(len(found), -1, len(layer.weight_IO))
+        for g_PK, active_HWC, g_HWC in zip(g_BPK, active_BHWC, found, strict=True):
+            encoder_kernels.scatter(g_PK, stride, np.ascontiguousarray(active_HWC), self.q, g_HWC)
+        self._seen("convolution, backward to the activations", found)
+        return found
 
     def add_weight_gradient(self, x_BI: Array, g_BO: Array, into: Layer) -> None:
         """Add xᵀ g and the sum of g to ``into``, which :meth:`finish` rounds when all is added."""

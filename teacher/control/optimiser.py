@@ -75,33 +75,30 @@ class Trained:
 
 
 def step(
-    o: Any,
-    trained: Trained,
-    index: int,
-    rule: AdamRule,
-    methods: MethodsConfig,
-    part: tuple[int, int] = (0, 1),
+    o: Any, trained: Trained, rule: AdamRule, methods: MethodsConfig, part: tuple[int, int] = (0, 1)
 ) -> None:
-    """Step network ``index`` by its gradients, which are finite; :func:`count` goes before, once for all N.
+    """Step all networks by their gradients, which are finite; :func:`count` goes before.
 
     Args:
         o: operations.
         trained: parameters.
-        index: of the network.
         rule: of the optimiser.
         methods: of Björck 2021.
         part: (k, n) steps the k-th of n shares of the parameters; every parameter is stepped by itself.
     """
-    number, shares = part
-    size = trained.p_NP.shape[1]
-    share = slice(size * number // shares, size * (number + 1) // shares)
-    p, m, w, g = (each[index][share] for each in (trained.p_NP, trained.m_NP, trained.w_NP, trained.g_NP))
-    c = trained.c_NP[index][share]
+    names = ("p_NP", "m_NP", "w_NP", "c_NP", "g_NP")
+    p, m, w, c, g = (share_of(getattr(trained, name), part) for name in names)
     scale = trained.scale
     if methods.loss_scaling == "amp":
         o.multiply(g, 1.0 / scale)
         scale = 1.0
     o.adam(p, m, w, c, g, trained.steps, scale, rule)
+
+
+def share_of(array_NP: Any, part: tuple[int, int]) -> Any:
+    """Return the k-th of n shares of an array's elements, flat, as a view; ``part`` is (k, n)."""
+    flat, (number, shares) = array_NP.reshape(-1), part
+    return flat[len(flat) * number // shares : len(flat) * (number + 1) // shares]
 
 
 def count(o: Any, trained: Trained, finite: bool, methods: MethodsConfig) -> bool:
@@ -131,7 +128,7 @@ def grow(o: Any, together: Sequence[Trained], methods: MethodsConfig) -> None:
     for trained in together:
         trained.good = 0
     if methods.loss_scaling == "compound":
-        before = [(trained.m_NP.copy(), trained.w_NP.copy()) for trained in together]
+        before = [(o.copy(trained.m_NP), o.copy(trained.w_NP)) for trained in together]
         if not all([_rescale(o, trained, 2.0, bool(methods.hadam)) for trained in together]):
             for trained, (m_NP, w_NP) in zip(together, before, strict=True):
                 trained.m_NP[...], trained.w_NP[...] = m_NP, w_NP

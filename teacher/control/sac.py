@@ -105,6 +105,6 @@ def learn_actor(
     # d/d log α of mean(α (−log π − H̄)) is the same α (entropy − H̄).
     heat.g_NP[...] = o.array([[heat.scale * o.scalar(alpha * o.scalar(entropy + settings.action))]])
     if count(o, heat, o.finish(heat.g_NP[0]), settings.methods):
-        step(o, heat, 0, settings.adam, settings.methods)
+        step(o, heat, settings.adam, settings.methods)
         grow(o, [heat], settings.methods)
     return {"entropy": entropy, "alpha": alpha, "policy_values": values}

@@ -148,7 +148,7 @@ def targets(
     alpha, discount = sac.temperature(o, state), settings.config.discount
     y_V = o.target(reward_V, going_on_V, values, following.density_B, alpha, discount)
     middle = len(batch.reward_B)
-    y_B = o.sum([y_V[:middle].copy(), y_V[middle:]])
+    y_B = o.sum([o.copy(y_V[:middle]), y_V[middle:]])
     o.multiply(y_B, 0.5)
     return y_B
 

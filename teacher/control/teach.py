@@ -41,6 +41,7 @@ from spikestill.common.training import (
 from spikestill.configs.control import ControlConfig
 from spikestill.configs.loading import plain
 from spikestill.teacher.control.blas import one_thread
+from spikestill.teacher.control.device_operations import sums_in_fp32
 from spikestill.teacher.control.frame_replay import FrameReplay
 from spikestill.teacher.control.lanes import Both, OtherThread, in_turn
 from spikestill.teacher.control.learner import DivergedError, Learner, make_learner
@@ -50,7 +51,7 @@ from spikestill.teacher.control.replay import Replay
 CHECKPOINT = RESUMED_FROM["teach"]
 SCHEMA = "spikestill.control-checkpoint"
 # Options that may differ between a run and its resumption.
-FREE_OPTIONS = ("checkpoint_minutes", "steps", "threads", "evaluation_period", "evaluation_games")
+FREE_OPTIONS = ("checkpoint_minutes", "steps", "threads", "device", "evaluation_period", "evaluation_games")
 SHOWN_STEPS = 500
 """Agent steps of every seed between two looks at the user's wish to stop, at most."""
 
@@ -190,7 +191,7 @@ class Trainings:
     def __init__(self, config: ControlConfig, checkpoint: Path | None = None) -> None:
         self.config = config
         threads = config.threads or cores()
-        lanes = config.seeds == 1 and threads > 1
+        lanes = config.seeds == 1 and threads > 1 and config.device == "cpu"
         workers = max(1, min(threads, config.seeds))
         # What overflows in a format is told by the agents.
         self._pool = ThreadPoolExecutor(workers, initializer=lambda: np.seterr(all="ignore"))
@@ -272,6 +273,7 @@ def run(config: ControlConfig, run_dir: Path, *, resume: bool = False) -> StageR
     with (
         contextlib.closing(Trainings(config, checkpoint if resume else None)) as trainings,
         one_thread(),
+        sums_in_fp32(),
         fixed_fast.at_most(config.threads),
     ):
         provenance = dataclasses.replace(Provenance.of(config, config.seed), parents=trainings.parents)
@@ -308,7 +310,7 @@ def _train(
     """Train until the steps are done or the user stops it; return the last evaluations."""
     config = trainings.config
     found: list[dict[str, Any]] = []
-    if config.precision not in FIXED and number_format(config.precision).low:
+    if config.device == "cpu" and config.precision not in FIXED and number_format(config.precision).low:
         sitting.bar.say(
             f"{config.precision} is emulated on this processor: every operation's result is rounded to it, products "
             "are summed in fp32"

@@ -57,9 +57,9 @@ def config_of(algorithm="sac", precision="fp64", methods=OFF, game="boxed_test",
 class Agent:
     """State, operations and the numbers that a test feeds them."""
 
-    def __init__(self, config, seed=0):
+    def __init__(self, config, seed=0, o=None):
         form = number_format(config.precision)
-        self.config, self.o = config, HostOperations(form)
+        self.config, self.o = config, o or HostOperations(form)
         self.settings = Settings.of(config, S, D)
         self.state = new_state(self.o, self.settings, np.random.default_rng(seed))
 

@@ -1,8 +1,9 @@
 """The operations in tensors of a native format, on a GPU: fp16 and bf16 numbers are stored and computed as such.
 
-Every operation's result is a tensor of the format, as on the host (``operations.py``), which emulates this: elementwise
-operations are computed in fp32 and rounded once, products are summed in fp32. What differs in the last bits is the order
-of the sums, the transcendental functions, and a division by a number of the host, which a GPU makes a multiplication.
+Every operation's result is a tensor of the format, as on the host (``operations.py``), which emulates this:
+elementwise operations are computed in fp32 and rounded once, products are summed in fp32. What differs in the last bits
+is the order of the sums, the transcendental functions, and a division by a number of the host, which a GPU makes a
+multiplication.
 
 An update launches some hundred kernels and waits for the device where the host decides: whether gradients are finite,
 and what the temperature is.
@@ -130,8 +131,8 @@ class DeviceOperations:
         return views.permute(0, 1, 2, 4, 5, 3).reshape(-1, KERNEL**2 * x_BHWC.shape[3])
 
     def scattered(self, g_PO: Tensor, layer: Layer, active_BHWC: Tensor, stride: int) -> Tensor:
-        """Return a convolution's gradient by its images (B, H, W, C), summed in fp32 and rounded once; zero where a unit
-        of ``active_BHWC`` was not active."""
+        """Return a convolution's gradient by its images (B, H, W, C), summed in fp32 and rounded once; zero where a
+        unit of ``active_BHWC`` was not active."""
         size, height, width, channels = active_BHWC.shape
         rows, columns = ((side - KERNEL) // stride + 1 for side in (height, width))
         taps = (g_PO.to(self.wide) @ layer.weight_IO.to(self.wide).t()).reshape(

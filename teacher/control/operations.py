@@ -187,8 +187,8 @@ class HostOperations:
         return found.reshape(-1, found.shape[2])
 
     def scattered(self, g_PO: Array, layer: Layer, active_BHWC: Array, stride: int) -> Array:
-        """Return a convolution's gradient by its images (B, H, W, C), summed in the storage's type and rounded once; zero
-        where a unit of ``active_BHWC`` was not active."""
+        """Return a convolution's gradient by its images (B, H, W, C), summed in the storage's type and rounded once;
+        zero where a unit of ``active_BHWC`` was not active."""
         found = np.empty(active_BHWC.shape, self.real)
         g_BPK = np.matmul(g_PO, layer.weight_IO.T).reshape(len(found), -1, len(layer.weight_IO))
         for g_PK, active_HWC, g_HWC in zip(g_BPK, active_BHWC, found, strict=True):

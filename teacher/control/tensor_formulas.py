@@ -1,7 +1,7 @@
 """``formulas.py`` on tensors of a native format: each operation of the mathematics is one of PyTorch's.
 
-PyTorch computes an elementwise operation of fp16 or bf16 numbers in fp32 and rounds its result, on a GPU as on a CPU. So
-the functions need no rounding of their own there: they are the same code, in whose names ``exp`` is PyTorch's.
+PyTorch computes an elementwise operation of fp16 or bf16 numbers in fp32 and rounds its result, on a GPU as on a CPU.
+So the functions need no rounding of their own there: they are the same code, in whose names ``exp`` is PyTorch's.
 """
 
 from __future__ import annotations

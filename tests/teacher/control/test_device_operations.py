@@ -1,4 +1,4 @@
-"""The operations of a GPU, run on the CPU in PyTorch's own fp16 and held to the host's emulation; on a GPU where one is.
+"""The operations of a GPU, run on the CPU in PyTorch's own fp16 and held to the host's emulation; on a GPU too.
 
 Elementwise operations of fp16 numbers are the same bit for bit but where a function of PyTorch's differs in fp32's last
 bit; products may differ in the last bit of the format, for their sums have another order.
@@ -250,8 +250,8 @@ def test_what_it_saves_the_host_restores_and_acts_by(precision, device):
         assert array.dtype == restored[name].dtype, name
         assert np.array_equal(array, restored[name]), name
     obs = np.random.default_rng(9).standard_normal((50, S)).astype(np.float32)
-    actions = [mean_or_sample(each.o, each.state, each.settings, obs, None) for each in (there, here)]
-    np.testing.assert_allclose(*actions, atol=0.02)
+    first, second = (mean_or_sample(each.o, each.state, each.settings, obs, None) for each in (there, here))
+    np.testing.assert_allclose(first, second, atol=0.02)
 
 
 def test_a_copy_of_the_state_tells_which_operation_overflows_first(monkeypatch):

@@ -341,8 +341,27 @@ def test_an_agent_s_file_comes_back_as_it_was_and_refuses_another_task(tmp_path)
             found.check(path, teach.environment("hopper"))
 
 
-def test_sac_learns_to_swing_a_pole_up(tmp_path):
+@pytest.mark.parametrize("game", ["reacher_easy", pytest.param("cartpole_swingup_pixels", marks=DRAWN)])
+def test_what_a_gpu_trained_goes_on_on_the_processor(tmp_path, game, monkeypatch):
+    """The device's operations run on the processor here, where no GPU is needed to have them."""
+    monkeypatch.setattr("spikestill.teacher.control.learner.compute_device", lambda _: torch.device("cpu"))
+    options = PIXELS if game.endswith("pixels") else {"precision": "fp16"}
+    whole = config_of(game, **options)
+    half = dataclasses.replace(whole, steps=whole.steps * 5 // 8, device="cuda")
+    assert teach.run(half, tmp_path).finished
+    saved = state_of(tmp_path / teach.CHECKPOINT)
+    # The host's own numbers, in the host's type.
+    assert saved["0.learner.critics.p"].dtype == torch.float32
+    assert torch.equal(saved["0.learner.critics.p"], saved["0.learner.critics.p"].half().float())
+    result = teach.run(whole, tmp_path, resume=True)
+    assert result.finished
+    assert load_policy(tmp_path / "teacher.safetensors", environment(game)) is not None
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_sac_learns_to_swing_a_pole_up(tmp_path, device):
     config = config_of(
+        device=device,
         steps=3000, seed_steps=500, num_envs=4, hidden=(64, 64), batch_size=64, learning_rate=2e-3, update_period=2,
         evaluation_period=3000, evaluation_games=5, target_period=1, target_rate=0.01, precision="fp16",
     )  # fmt: skip

@@ -3,6 +3,7 @@
     python -m spikestill.publish pong --teacher runs/pong/teacher.safetensors --student runs/pong/student.safetensors \\
         [--ancestors runs/pong/first ...]
     python -m spikestill.publish freeway+pong --student runs/both/student.safetensors
+    python -m spikestill.publish pong --student runs/sparse/student.safetensors --variant sparse
     python -m spikestill.publish cartpole_swingup --teacher runs/cartpole/teacher.safetensors
 
 The teacher is stored in fp16 and scored as stored; a control agent is stored as it is. Every file must come from our
@@ -17,6 +18,7 @@ import argparse
 import contextlib
 import json
 import platform
+import re
 import shutil
 import sys
 import tempfile
@@ -246,8 +248,26 @@ def publish_teacher(game: str, source: Path, folder: Path, episodes: int, earlie
         write_text(scratch / "teacher.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
-def publish_student(game: str, source: Path, folder: Path, episodes: int, earlier: list[Path]) -> None:
-    """Copy the student, map it, score it in each of its games, write ``student-1chip.json``."""
+def check_variant(variant: str) -> str:
+    """Return the name of a student beside the game's own.
+
+    Raises:
+        UserError: it is no part of a file's name.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9]*|", variant):
+        raise UserError(
+            f"--variant is {variant!r}, small letters and digits wanted", "give a word, such as sparse"
+        )
+    return variant
+
+
+def publish_student(
+    game: str, source: Path, folder: Path, episodes: int, earlier: list[Path], variant: str = ""
+) -> None:
+    """Copy the student, map it, score it in each of its games, write ``student-1chip.json``.
+
+    A ``variant`` has its name in its files', ``student-1chip-sparse.safetensors``, and lies beside the game's own.
+    """
     from spikestill.deploy import mapping
     from spikestill.student.integer_net import load
 
@@ -257,11 +277,12 @@ def publish_student(game: str, source: Path, folder: Path, episodes: int, earlie
     teachers = {each: teacher_card(folder.parent / each) for each in game.split("+")}
     went_on_from = ancestors("student", provenance, earlier)
     training = student_curve(source.parent)
+    name = f"1chip-{variant}" if variant else "1chip"
     with published(folder) as scratch:
-        path = scratch / "student-1chip.safetensors"
+        path = scratch / f"student-{name}.safetensors"
         shutil.copyfile(source, path)
         mapped = mapping.run(MapConfig(student=path, hardware="ns1e"), scratch)
-        mapped.artefact.rename(scratch / "core_map-1chip.h5")
+        core_map = mapped.artefact.rename(scratch / f"core_map-{name}.h5")
         told: dict[str, dict[str, Any]] = {}
         for each, teacher in teachers.items():
             summary = score(each, "student", folder.parent / each / "teacher.safetensors", path, episodes)
@@ -273,11 +294,11 @@ def publish_student(game: str, source: Path, folder: Path, episodes: int, earlie
             "regret": training["curve"][-1]["validation_regret"],
             "cores": mapped.summary["cores"],
             "chips": mapped.summary["chips"],
-            "decision": decision_costs(path, scratch / "core_map-1chip.h5", source.parent / "buffer.h5"),
+            "decision": decision_costs(path, core_map, source.parent / "buffer.h5"),
             **training,
             "went_on_from": went_on_from,
         }
-        write_text(scratch / "student-1chip.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
+        write_text(path.with_suffix(".json"), json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def main() -> None:
@@ -298,6 +319,9 @@ def main() -> None:
         "--ancestors", type=Path, nargs="*", default=[], help="folders of the networks that it went on from"
     )
     parser.add_argument("--student", type=Path, help="student.safetensors with distill.jsonl beside it")
+    parser.add_argument(
+        "--variant", default="", help="name of a student beside the game's own, such as sparse"
+    )
     parser.add_argument("--episodes", type=int, default=100, help="full games that the score is of")
     options = parser.parse_args()
     if not (options.teacher or options.student):
@@ -310,6 +334,7 @@ def main() -> None:
         for game in options.game.split("+"):
             (check_environment if control else check_game)(game)
         EvaluateConfig(episodes=options.episodes)
+        check_variant(options.variant)
         if control and options.ancestors:
             raise UserError("--ancestors is given, a control agent goes on from none", "omit --ancestors")
         if control:
@@ -317,7 +342,9 @@ def main() -> None:
         elif options.teacher:
             publish_teacher(options.game, options.teacher, folder, options.episodes, options.ancestors)
         if options.student:
-            publish_student(options.game, options.student, folder, options.episodes, options.ancestors)
+            publish_student(
+                options.game, options.student, folder, options.episodes, options.ancestors, options.variant
+            )
     except UserError as error:
         sys.exit(str(error))
 

@@ -87,6 +87,12 @@ def test_a_published_pair_has_scored_cards_and_a_core_map(tmp_path, monkeypatch)
     folder.mkdir(parents=True)
     publish.publish_teacher("pong", source, folder, 1, [])
     publish.publish_student("pong", tmp_path / "run" / "student.safetensors", folder, 1, [])
+    publish.publish_student("pong", tmp_path / "run" / "student.safetensors", folder, 1, [], "sparse")
+    own, beside = ((folder / f"core_map-{name}.h5").stat().st_size for name in ("1chip", "1chip-sparse"))
+    assert own == beside > 100_000
+    assert json.loads((folder / "student-1chip-sparse.json").read_text())["sha256"] == file_sha256(
+        folder / "student-1chip-sparse.safetensors"
+    )
     teacher = json.loads((folder / "teacher.json").read_text())
     student = json.loads((folder / "student-1chip.json").read_text())
     assert teacher["sha256"] == file_sha256(folder / "teacher.safetensors")
@@ -140,6 +146,15 @@ def test_a_published_student_of_two_games_is_scored_in_both(tmp_path):
     assert told["score"] is None
     with pytest.raises(UserError, match=r"plays freeway\+pong, not pong"):
         publish.publish_student("pong", tmp_path / "run" / "student.safetensors", folder, 1, [])
+
+
+@pytest.mark.parametrize("name", ["../pong", "Sparse", "a b", "-"])
+def test_a_variant_s_name_is_a_word(name):
+    with pytest.raises(
+        UserError, match=r"--variant is .*, small letters and digits wanted. Give a word, such as"
+    ):
+        publish.check_variant(name)
+    assert publish.check_variant("sparse") == "sparse"
 
 
 def test_a_student_wants_its_teachers_card(tmp_path):

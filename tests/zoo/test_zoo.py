@@ -26,11 +26,15 @@ TASKS = sorted(
     for path in ROOT.glob("*/teacher.json")
     if json.loads(path.read_text())["kind"] == "control agent"
 )
-GAMES = sorted(path.parent.name for path in ROOT.glob("*/student-1chip.safetensors"))
+STUDENTS = sorted(
+    (path.parent.name, path.stem.removeprefix("student-"))
+    for path in ROOT.glob("*/student-1chip*.safetensors")
+)
+"""Game and name of each shipped student: ``1chip``, or with a variant's name, ``1chip-sparse``."""
 
 
 def test_pong_is_shipped():
-    assert "pong" in GAMES
+    assert ("pong", "1chip") in STUDENTS
 
 
 @pytest.mark.parametrize(
@@ -62,19 +66,19 @@ def test_a_shipped_control_agent_scores_what_its_card_says(task):
     assert found.mean > document["random"] + 0.3 * (document["mean"] - document["random"])
 
 
-@pytest.mark.parametrize("game", GAMES)
-def test_the_ladder_that_is_told_of_is_that_of_the_shipped_files(game):
-    document = json.loads((ROOT / game / "verify-1chip.json").read_text())
+@pytest.mark.parametrize(("game", "student"), STUDENTS)
+def test_the_ladder_that_is_told_of_is_that_of_the_shipped_files(game, student):
+    document = json.loads((ROOT / game / f"verify-{student}.json").read_text())
     assert document["ok"] is True
     assert {(rung["frames"], rung["mismatches"]) for rung in document["rungs"]} == {(10_000, 0)}
-    for role, name in (("student", "student-1chip.safetensors"), ("core_map", "core_map-1chip.h5")):
+    for role, name in (("student", f"student-{student}.safetensors"), ("core_map", f"core_map-{student}.h5")):
         assert document["provenance"]["parents"][role] == file_sha256(ROOT / game / name)
 
 
-@pytest.mark.parametrize("game", GAMES)
-def test_shipped_student_gives_the_same_spikes_on_every_rung(game):
-    net, _ = load(ROOT / game / "student-1chip.safetensors")
-    simulator = CoreSimulator(load_core_map(ROOT / game / "core_map-1chip.h5"))
+@pytest.mark.parametrize(("game", "student"), STUDENTS)
+def test_shipped_student_gives_the_same_spikes_on_every_rung(game, student):
+    net, _ = load(ROOT / game / f"student-{student}.safetensors")
+    simulator = CoreSimulator(load_core_map(ROOT / game / f"core_map-{student}.h5"))
     packed, pytorch = PackedNet(net), TorchIntegerNet(net)
     played = game.split("+")[0]
     teacher = load_teacher(ROOT / played / "teacher.safetensors")

@@ -77,9 +77,9 @@ class DistillConfig(Options):
     """Half-width of the band around +-0.5 in which a ternary weight keeps its value (Esser 2016)."""
     sparsity: Annotated[float, Range(0, 1e6)] = 1e-4
     """Weight of the firing rates in the loss."""
-    sparsity_form: Literal["layers", "features", "squares"] = "layers"
+    sparsity_form: Literal["layers", "features", "squares", "neurons"] = "layers"
     """What is summed: mean rates of ``layers``, mean rates of all ``features`` of the net, or half their ``squares``
-    (a reading of Esser 2016, docs/distillation.md)."""
+    (a reading of Esser 2016, docs/distillation.md); ``neurons``: the mean rate of all neurons, large layers first."""
     prune: Annotated[int, Range(0, 7)] = 0
     """Branches of the net's eight to take out while training, so that it needs fewer cores: those whose votes are
     missed least. Two are a pair of neighbours, four a half, with which the mapper saves most."""

@@ -69,6 +69,11 @@ class TernaryLayer(nn.Module):
         self.register_buffer("mu", torch.zeros(spec.features))
         self.register_buffer("variance", torch.ones(spec.features))
 
+    @property
+    def neurons(self) -> int:
+        """Neurons that a vote depends on."""
+        return self.spec.features * self.visible**2
+
     def requantise(self) -> None:
         """Clip the shadow weights to [-1, 1] and derive the ternary weights from them."""
         if self.shadow.device.type == "cpu":
@@ -126,8 +131,8 @@ class StudentNetwork(nn.Module):
         actions: A.
         hysteresis: of the ternary weights.
         sparsity: weight of the firing rates in the loss.
-        sparsity_form: ``layers`` (the sum of each layer's mean rate), ``features`` (of each feature's mean rate) or
-            ``squares`` (of half its square).
+        sparsity_form: ``layers`` (the sum of each layer's mean rate), ``features`` (of each feature's mean rate),
+            ``neurons`` (the mean rate of all neurons) or ``squares`` (the sum of half of each feature's square).
         initial_range: the shadow weights begin uniform in [-initial_range, initial_range].
         seed: of the initial weights.
         dtype: format of the products after the first layer.
@@ -169,6 +174,7 @@ class StudentNetwork(nn.Module):
             made.append(TernaryLayer(spec, channels, hysteresis, generator, visible[index], initial_range))
             channels = spec.features
         self.layers = nn.ModuleList(made)
+        self.neurons = sum(layer.neurons for layer in made)
         self._integer: TorchIntegerNet | None = None
 
     def forward(self, stacks_BCHW: Tensor) -> Tensor:
@@ -222,7 +228,8 @@ class StudentNetwork(nn.Module):
 
     def _own_penalty(self, layer: TernaryLayer, penalty: float) -> float:
         """Return the weight of a layer's mean rate in the loss."""
-        return {"layers": penalty, "features": penalty * layer.spec.features}.get(self.sparsity_form, 0.0)
+        forms = {"layers": 1.0, "features": layer.spec.features, "neurons": layer.neurons / self.neurons}
+        return penalty * forms.get(self.sparsity_form, 0.0)
 
     def _by_convolutions(
         self, x: Tensor, weights: list[Tensor], renormalise: bool, penalty: float, kept: Collection[int]

@@ -173,9 +173,10 @@ def test_the_integer_net_follows_loaded_weights():
 
 
 def test_a_form_of_the_penalty_is_worth_what_it_sums():
-    """Where the loss is the penalty alone: the mean rate of a layer, O times that, or half the square of each rate."""
+    """Where the loss is the penalty alone: the mean rate of a layer, O times that, half the square of each rate, or the
+    mean rate of all neurons."""
     stacks, found = torch.from_numpy(np.stack([random_stack(i) for i in range(4)])), {}
-    for form in ("layers", "features", "squares"):
+    for form in ("layers", "features", "squares", "neurons"):
         network = StudentNetwork(SMALL, 6, sparsity=1.0, sparsity_form=form)
         (network(stacks) * 0.0).sum().backward()
         gradient = network.ternary_layers()[-1].beta.grad
@@ -186,6 +187,8 @@ def test_a_form_of_the_penalty_is_worth_what_it_sums():
     assert (found["layers"] > 0).any()
     torch.testing.assert_close(found["features"], found["layers"] * SMALL[-1].features)
     torch.testing.assert_close(found["squares"], found["features"] * rates, rtol=1e-4, atol=1e-7)
+    neurons = [layer[0].numel() for layer in spikes.values()]
+    torch.testing.assert_close(found["neurons"], found["layers"] * (neurons[-1] / sum(neurons)))
 
 
 def test_shadow_weights_begin_within_the_initial_range():

@@ -41,12 +41,15 @@ class Decision:
             and recorded.
         trace: the spikes of it; None where the policy has none.
         value: (B,) what the policy expects of its action; None where Q-values say it, or nothing does.
+        saturated: numbers of the batch that its arithmetic cut off on the way to the actions; None where it does not
+            count them.
     """
 
     action: npt.NDArray[Any]
     scores: npt.NDArray[Any]
     trace: Trace | None = None
     value: npt.NDArray[np.floating] | None = None
+    saturated: int | None = None
 
     @staticmethod
     def best(scores_BA: npt.NDArray[Any], trace: Trace | None = None) -> Decision:

@@ -111,8 +111,8 @@ class Broadcast:
         self.texts["scene"] = json.dumps(
             {
                 "type": "scene", "game": scene.game, "actions": scene.actions, "rate_hz": scene.rate_hz,
-                "frames_per_decision": scene.frames_per_decision, "atari": scene.atari, "agents": agents,
-                "notice": scene.notice, "known_agents": live_agents(), "kinds": KINDS,
+                "frames_per_decision": scene.frames_per_decision, "bounds": scene.bounds, "atari": scene.atari,
+                "agents": agents, "notice": scene.notice, "known_agents": live_agents(), "kinds": KINDS,
                 "known_games": environment_names(), "states": STATES,
             }
         )  # fmt: skip
@@ -145,14 +145,15 @@ class Broadcast:
 
     def _decision(self, part: np.void) -> dict[str, Any]:
         """Return what is told of a new decision."""
-        scores = part["scores"][: len(self.scene.actions)].tolist()
+        scores, value = part["scores"][: len(self.scene.actions)].tolist(), float(part["value"])
+        told = self.scene.bounds and np.isfinite(value)
         return {
             "latency_ms": round(float(part["latency_ms"]), 3),
             "joules": float(part["joules"]) / max(1, int(part["decisions"])),
             "votes": bool(part["votes"]),
             "bars": [round(share, 4) for share in self.scene.bars(part).tolist()],
-            "value": self.scene.value(part),
-            "scores": [round(value, 4) if np.isfinite(value) else 0.0 for value in scores],
+            "value": round(value, 4) if told else None,
+            "scores": [round(score, 4) if np.isfinite(score) else 0.0 for score in scores],
         }
 
     def _cores(self, layout: Mapping[str, Any], part: np.void) -> bytes:

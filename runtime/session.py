@@ -242,6 +242,7 @@ class Session:
         telemetry, actions = self.telemetry, self.game.spec.actions
         telemetry.add_latency(answer.latency_s)
         estimate = getattr(self.agent, "joules", None)
+        telemetry.add_saturated(answer.decision.saturated)
         telemetry.add_energy(estimate(answer.decision, self._period_s) if estimate else None)
         actions.check(np.asarray(answer.decision.action))
         chosen = answer.decision.action[0]

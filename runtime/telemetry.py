@@ -36,6 +36,7 @@ class Telemetry:
         lost_s: seconds by which the game fell behind the wall clock for good.
         joules: estimated energy of the answered decisions, J; 0 where nothing is known of the agent's.
         last_joules: of the last one, None where it is not known.
+        saturated: numbers that the agent's arithmetic cut off in the answered decisions, None where it counts none.
     """
 
     def __init__(self) -> None:
@@ -43,6 +44,7 @@ class Telemetry:
         self.latency, self.lateness = HdrHistogram(), HdrHistogram()
         self.late_s = self.lost_s = self.joules = 0.0
         self.last_joules: float | None = None
+        self.saturated: int | None = None
         self.missed_at: list[float] = []
 
     def add_miss(self, late_s: float) -> None:
@@ -65,6 +67,11 @@ class Telemetry:
         self.last_joules = joules
         self.joules += joules or 0.0
 
+    def add_saturated(self, count: int | None) -> None:
+        """Add the numbers that an answer's arithmetic cut off, None where it does not count them."""
+        if count is not None:
+            self.saturated = (self.saturated or 0) + count
+
     def summary(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
         known = self.joules > 0 and self.latency.count
@@ -78,6 +85,7 @@ class Telemetry:
             "ticks": self.ticks,
             "lost_s": round(self.lost_s, 4),
             "joules_per_decision": self.joules / self.latency.count if known else None,
+            "saturated": self.saturated,
             "histogram": self.latency.bins(),
         }
 
@@ -87,7 +95,7 @@ class DecisionLog:
 
     A line has ``time`` (Unix, s), ``agent``, ``game``, ``frame``, ``decision``, ``action``, ``latency_ms``, ``late_ms``
     (of the tick), ``misses``, ``score``, ``scores``, ``joules`` (estimated, None where nothing is known) and, where the
-    agent has spikes, ``spikes`` by layer.
+    agent has spikes, ``spikes`` by layer; where its arithmetic counts them, the numbers that were ``saturated``.
 
     Args:
         path: the file; what was there is replaced.
@@ -123,6 +131,8 @@ class DecisionLog:
                 "scores": np.asarray(answer.decision.scores[0]).tolist(),
                 "joules": telemetry.last_joules,
             }
+            if answer.decision.saturated is not None:
+                line["saturated"] = answer.decision.saturated
             if trace is not None:
                 line["spikes"] = trace.counts()[0].tolist()
             with self._named():

@@ -38,9 +38,11 @@ from spikestill.teacher.control import fixed_network
 from spikestill.teacher.control.fixed_network import Arithmetic, Trace
 
 ACTOR, CRITIC = "actor", "critic"
-PLACES = ("input", "activation", "error", "gradient", "weight", "value", "quantised")
-"""Where values saturate: what enters, layers, errors, gradients, Adam's results, targets, 16-bit activations."""
-
+UPDATING = ("input", "activation", "error", "gradient", "weight", "value", "quantised")
+"""Where updates saturate: what enters, layers, errors, gradients, Adam's results, targets, 16-bit activations."""
+ACTING = "acting"
+"""Where the actor's pass that chooses an action saturates: what enters, layers, 16-bit activations."""
+PLACES = (*UPDATING, ACTING)
 
 MOST_INPUTS = 1 << 16
 """Of observations and actions of a file."""
@@ -87,7 +89,8 @@ class FixedState:
         updates: t.
         seed: of every random number.
         drawn: random numbers that exploration has used.
-        saturated: how many values were saturated at each of :data:`PLACES`, since the beginning.
+        saturated: how many values were saturated at each of :data:`PLACES`, since the beginning; 0 for ``acting`` in
+            what was saved before it was counted.
     """
 
     config: FixedPointConfig
@@ -179,10 +182,17 @@ def entered(word: QFormat, name: str, values: npt.NDArray[Any]) -> Int32:
         ) from error
 
 
+def _at_the_ends(word: QFormat, values: Int32) -> int:
+    """Return how many numbers are the largest or the smallest of ``word``: what entered and was saturated."""
+    return int(np.count_nonzero((values == word.high) | (values == word.low)))
+
+
 def act(
     state: FixedState, obs_BS: npt.NDArray[Any], noise: bool, arithmetic: Arithmetic = fixed_fast
 ) -> tuple[FixedState, npt.NDArray[np.float32]]:
     """Return (the state after, actions (B, A) in -1..1): the actor's output, with the generator's noise added or not.
+
+    The state after has counted what saturated on the way, and the numbers that the noise has used.
 
     Args:
         state: the agent.
@@ -195,14 +205,13 @@ def act(
     """
     formats = state.formats
     word = formats.word(formats.activation)
+    entered_BS = entered(word, "observation", obs_BS)
     trace = fixed_network.forward(
-        state.actor.weight_N,
-        state.sizes(ACTOR),
-        entered(word, "observation", obs_BS),
-        state.sites(ACTOR),
-        formats,
-        arithmetic,
+        state.actor.weight_N, state.sizes(ACTOR), entered_BS, state.sites(ACTOR), formats, arithmetic
     )
+    if lost := _at_the_ends(word, entered_BS) + trace.saturated + trace.overshot:
+        total = {**state.saturated, ACTING: state.saturated[ACTING] + lost}
+        state = dataclasses.replace(state, saturated=total)
     action_BA = arithmetic.tanh(trace.output_BP, word)
     if noise:
         deviation = round(state.config.noise * (1 << NOISE_FRACTION))
@@ -269,7 +278,10 @@ def update(
     actor = run.actor(words, critic)
     # The actor's passes before widened what the critic's state was made with.
     critic = dataclasses.replace(critic, range_L2=run.seen[CRITIC])
-    total = {place: state.saturated[place] + count for place, count in run.lost.items()}
+    total = {
+        **state.saturated,
+        **{place: state.saturated[place] + count for place, count in run.lost.items()},
+    }
     after = dataclasses.replace(
         state, actor=actor, critic=critic, powers=run.powers, updates=state.updates + 1, saturated=total
     )
@@ -308,7 +320,7 @@ class _Update:
         self.word = state.formats.word(state.formats.activation)
         self.powers = next_powers(state.powers, rule(config, ACTOR))
         self.seen = {ACTOR: state.actor.range_L2.copy(), CRITIC: state.critic.range_L2.copy()}
-        self.lost = dict.fromkeys(PLACES, 0)
+        self.lost = dict.fromkeys(UPDATING, 0)
         self._sites = {ACTOR: state.sites(ACTOR), CRITIC: state.sites(CRITIC)}
         self._alpha = step_size(round(config.learning_rate * (1 << ALPHA_FRACTION)), self.powers)
         self._tau = round(config.tau * (1 << DECAY_FRACTION))
@@ -324,9 +336,7 @@ class _Update:
         action_BA = entered(word, "action", batch.action_BA)
         reward_B = entered(word, "reward", batch.reward_B)
         next_BS = entered(word, "next observation", batch.next_obs_BS)
-        self.lost["input"] = sum(
-            int(np.count_nonzero((x == word.high) | (x == word.low))) for x in (obs_BS, next_BS, reward_B)
-        )
+        self.lost["input"] = sum(_at_the_ends(word, each) for each in (obs_BS, next_BS, reward_B))
         return _Words(obs_BS, action_BA, reward_B, np.asarray(batch.not_done_B) != 0, next_BS)
 
     def critic(self, words: _Words) -> tuple[NetworkState, Int32, Int32]:
@@ -441,9 +451,12 @@ def from_arrays(arrays: Mapping[str, npt.NDArray[Any]], plain: Mapping[str, Any]
             f"powers are {str(plain['powers'])[:60]}, two of them wanted, one for each of Adam's moments"
         )
     numbers |= {f"powers.{index}": power for index, power in enumerate(plain["powers"])}
-    if not isinstance(plain["saturated"], dict) or set(plain["saturated"]) != set(PLACES):
+    saturated = plain["saturated"]
+    if isinstance(saturated, dict):
+        saturated = {ACTING: 0} | saturated
+    if not isinstance(saturated, dict) or set(saturated) != set(PLACES):
         raise ValueError(f"saturated is {str(plain['saturated'])[:60]}, counts of {', '.join(PLACES)} wanted")
-    numbers |= {f"saturated.{place}": plain["saturated"][place] for place in PLACES}
+    numbers |= {f"saturated.{place}": saturated[place] for place in PLACES}
     for name, number in numbers.items():
         sizes = name.endswith("_size")
         low, high = (
@@ -461,7 +474,7 @@ def from_arrays(arrays: Mapping[str, npt.NDArray[Any]], plain: Mapping[str, Any]
     }
     state = FixedState(
         config, observations, actions, networks[ACTOR], networks[CRITIC], (numbers[POWERS[0]], numbers[POWERS[1]]),
-        numbers["updates"], numbers["seed"], numbers["drawn"], {place: plain["saturated"][place] for place in PLACES},
+        numbers["updates"], numbers["seed"], numbers["drawn"], {place: saturated[place] for place in PLACES},
     )  # fmt: skip
     for network in (ACTOR, CRITIC):
         state.sites(network)  # a range that no format has is refused now

@@ -60,13 +60,15 @@ class FixedLearner:
     def act(
         self, obs_NS: npt.NDArray[np.float32], rng: np.random.Generator | None
     ) -> npt.NDArray[np.float32]:
-        """See :class:`Learner`."""
-        self.agent, action_ND = fixed_ddpg.act(self.agent, obs_NS, rng is not None)
+        """See :class:`Learner`. Without ``rng`` the agent is left as it is: how often a training is evaluated, changes
+        nothing of it."""
+        after, action_ND = fixed_ddpg.act(self.agent, obs_NS, rng is not None)
+        if rng is not None:
+            self.agent = after
         return action_ND
 
     def update(self, batch: Batch, rng: np.random.Generator) -> dict[str, float]:
         """See :class:`Learner`."""
-        before = dict(self.agent.saturated)
         self.agent, found = fixed_ddpg.update(
             self.agent,
             fixed_ddpg.Batch(
@@ -77,9 +79,7 @@ class FixedLearner:
             name: float(value) for name, value in found.items() if np.ndim(value) == 0 and _is_number(value)
         }
         saturated = {
-            f"saturated_{place}": float(count)
-            for place, count in self.agent.saturated.items()
-            if count or before[place]
+            f"saturated_{place}": float(count) for place, count in self.agent.saturated.items() if count
         }
         return numbers | saturated
 
@@ -125,10 +125,13 @@ class FixedPolicy:
         """Return the actions; the scores are the action itself, and last the value Q(s, a), (B, D + 1)."""
         self.spec.check(observations)
         obs_BS = joined(observations)
-        _, unit_BD = fixed_ddpg.act(self.agent, obs_BS, False)
+        after, unit_BD = fixed_ddpg.act(self.agent, obs_BS, False)
+        acting = fixed_ddpg.ACTING
+        saturated = after.saturated[acting] - self.agent.saturated[acting]
         value_B = fixed_ddpg.values(self.agent, obs_BS, unit_BD)
         action_BD = within(self.actions, unit_BD)
-        return Decision(action_BD, np.concatenate([action_BD, value_B[:, None]], axis=1), value=value_B)
+        scores = np.concatenate([action_BD, value_B[:, None]], axis=1)
+        return Decision(action_BD, scores, value=value_B, saturated=saturated)
 
 
 def load_fixed_policy(path: Path, spec: EnvironmentSpec) -> FixedPolicy:

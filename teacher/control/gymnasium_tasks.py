@@ -24,6 +24,9 @@ TASKS = {
 GROUPS = ("qpos", "qvel", "cinert", "cvel", "qfrc_actuator", "cfrc_ext")
 """Parts of the observation, in Gymnasium's order; a task has those whose size it names."""
 
+FOLLOWS = "track"
+"""What Gymnasium calls the camera that goes with the robot, where a model has one."""
+
 
 class GymnasiumTask:
     """One task of Gymnasium.
@@ -98,10 +101,10 @@ def gymnasium_spec(name: str, gym_id: str) -> EnvironmentSpec:
     make = functools.partial(GymnasiumTask, name, gym_id)
     task = make()
     fields = tuple(Field(key, (size,), STATES, -np.inf, np.inf) for key, size in task.sizes.items())
-    space = task.environment.action_space
+    space, camera = task.environment.action_space, task.simulator.camera(FOLLOWS)
 
     def made(options: Any, num_envs: int, threads: int = 0) -> MujocoEnvironments:
-        return MujocoEnvironments(name, fields, make, num_envs, limit=task.limit)
+        return MujocoEnvironments(name, fields, make, num_envs, limit=task.limit, camera=camera)
 
     return EnvironmentSpec(
         name=name,

@@ -162,6 +162,12 @@ class Simulator:
             field = getattr(owner, name)
             field[...] = values.reshape(field.shape)
 
+    def camera(self, name: str) -> int:
+        """Return the number of the camera called ``name``, -1 (the free one) where there is none."""
+        import mujoco
+
+        return int(mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_CAMERA, name))
+
     def picture_soon(self, height: int, width: int, camera: int) -> npt.NDArray[np.uint8]:
         """Return the newest picture that is ready, and begin to draw the present state where nothing is being drawn.
 

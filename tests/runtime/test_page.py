@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -40,15 +41,40 @@ config = PlayConfig(agent="cores,student", core_map=Path(sys.argv[1]), student=P
     serve=True, port=0, host=sys.argv[4], seconds=float(sys.argv[5]))
 result = run(config, Path(sys.argv[3]))
 """
+CONTROL = """
+import sys
+from pathlib import Path
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.play import ControlPlayConfig
+from spikestill.runtime.play import run
+config = ControlPlayConfig(environment=EnvironmentConfig(game="half_cheetah"), agent="teacher,random", view="none",
+    serve=True, port=0, seconds=600)
+run(config, Path(sys.argv[1]))
+"""
+"""The zoo's agent in fixed point beside random play."""
+SEEN = """() => {
+  const rows = [...document.querySelectorAll("article")].map(article => [...article.querySelectorAll(".votes div")].map(
+    bar => { const box = bar.getBoundingClientRect(), fill = bar.firstChild.getBoundingClientRect();
+      return {name: bar.previousSibling.textContent, number: bar.nextSibling.textContent, title: bar.title,
+        share: fill.width / box.width, width: box.width,
+        out: Math.max(fill.right - box.right, box.left - fill.left, bar.nextSibling.getBoundingClientRect().right -
+          bar.closest("article").getBoundingClientRect().right)}; }));
+  const read = name => [...document.querySelectorAll(name)].map(each => each.textContent);
+  return {rows, values: read(".votes .value"), scores: read(".score"), figures: read(".figures")};
+}"""
+"""What a viewer sees of the numbers at one moment, in JavaScript."""
 
 
 class Served:
     """A play that serves its page, in a process of its own."""
 
     def __init__(self, folder: Path, pong: Files, host: str = "127.0.0.1", seconds: float = 600) -> None:
-        arguments = [str(pong.core_map), str(pong.student), str(folder), host, str(seconds)]
+        self.begin(SCRIPT, str(pong.core_map), str(pong.student), str(folder), host, str(seconds))
+
+    def begin(self, script: str, *arguments: str) -> None:
+        """Run a script that serves a page, and find where."""
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", script, *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True
         )
         assert self.process.stderr is not None
         found = None
@@ -276,6 +302,62 @@ def test_the_page_in_a_browser_plays_obeys_and_comes_back(tmp_path: Path, pong: 
                 assert not wrong
             os.kill(served.process.pid, 15)
             page.get_by_text("the game has ended").wait_for(timeout=20_000)
+            browser.close()
+    finally:
+        served.stop()
+
+
+class ServedControl(Served):
+    """A control task that is played by two agents."""
+
+    def __init__(self, folder: Path) -> None:
+        self.begin(CONTROL, str(folder))
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
+@pytest.mark.skipif(find_spec("mujoco") is None, reason="needs MuJoCo: pip install 'spikestill[control]'")
+def test_numbers_of_control_agents_stand_in_a_browser_beside_bars_within_their_bounds(tmp_path: Path) -> None:
+    from spikestill.teacher.control.simulator import choose_gl
+
+    if not choose_gl():
+        pytest.skip("no OpenGL library: apt-get install libosmesa6")
+    playwright = pytest.importorskip("playwright.sync_api")
+    served = ServedControl(tmp_path)
+    try:
+        with playwright.sync_playwright() as browsers:
+            browser = browsers.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            for width, scheme in ((1400, "light"), (400, "dark")):
+                page = browser.new_context(
+                    viewport={"width": width, "height": 900}, color_scheme=scheme
+                ).new_page()
+                wrong: list[str] = []
+                page.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
+                page.goto(served.url)
+                plays(page)
+                widths = set()
+                for _ in range(10):
+                    page.wait_for_timeout(60)
+                    seen = page.evaluate(SEEN)
+                    assert [len(rows) for rows in seen["rows"]] == [6, 6]
+                    for row in (row for rows in seen["rows"] for row in rows):
+                        assert re.fullmatch(r"-?[01]\.\d\d", row["number"])
+                        assert row["share"] == pytest.approx((float(row["number"]) + 1) / 2, abs=0.02)
+                        assert row["title"] == "-1 to 1"
+                        assert row["out"] <= 0.5
+                        widths.add(round(row["width"]))
+                    assert [row["name"] for row in seen["rows"][0]] == [f"action {n}" for n in range(6)]
+                    assert re.fullmatch(r"-?\d+\.\d\d", seen["values"][0])
+                    assert seen["values"][1] == "–"
+                    assert all(re.fullmatch(r"-?\d+(\.\d)?", score) for score in seen["scores"])
+                    assert not any("NaN" in line or "value" in line for line in seen["figures"])
+                assert len(widths) == 1  # numbers that grow move no bar
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+                page.locator("summary").first.click()
+                assert page.get_by_role("button", name="Take over").first.is_disabled()
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+                spoken = page.locator(".votes").first.get_attribute("aria-label")
+                assert re.fullmatch(r"numbers: (action \d \S+, ){5}action 5 \S+; value \S+", spoken)
+                assert not wrong
             browser.close()
     finally:
         served.stop()

@@ -58,7 +58,9 @@ def test_an_empty_run_has_a_summary_in_json() -> None:
 
 def test_the_summary_is_in_milliseconds_and_joules_a_decision() -> None:
     telemetry = Telemetry()
+    assert telemetry.summary()["saturated"] is None
     for latency_s, joules in ((0.001, 0.25), (0.002, 0.75)):
+        telemetry.add_saturated(3)
         telemetry.add_latency(latency_s)
         telemetry.add_energy(joules)
     telemetry.add_lateness(0.0005)
@@ -66,6 +68,7 @@ def test_the_summary_is_in_milliseconds_and_joules_a_decision() -> None:
     assert summary["latency_ms"]["max"] == pytest.approx(2.0)
     assert summary["jitter_ms"]["p50"] == pytest.approx(0.5)
     assert (summary["joules_per_decision"], telemetry.last_joules) == (0.5, 0.75)
+    assert summary["saturated"] == 6
 
 
 def test_prometheus_reads_counters_and_quantiles_of_agents_of_one_name() -> None:

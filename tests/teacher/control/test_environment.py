@@ -166,6 +166,18 @@ def test_without_opengl_drawing_says_what_to_install(gl, message):
 
 
 @pytest.mark.skipif(not choose_gl(), reason="no OpenGL library: apt-get install libosmesa6")
+def test_the_camera_goes_with_a_robot_that_runs_away():
+    envs = made("half_cheetah", 1)
+    envs.reset(np.array([0]))
+    environment = envs.tasks[0].environment
+    moved = environment.data.qpos + np.eye(len(environment.data.qpos))[0] * 30
+    environment.set_state(moved, environment.data.qvel)
+    red, _, blue = envs.render(0).astype(int).transpose(2, 0, 1)
+    assert (red - blue > 30).sum() > 1000  # the robot alone is brown: 30 m on it was out of the picture
+    envs.close()
+
+
+@pytest.mark.skipif(not choose_gl(), reason="no OpenGL library: apt-get install libosmesa6")
 def test_a_picture_drawn_beside_the_steps_is_that_of_the_state_it_was_begun_in():
     envs = made("cartpole_swingup", 1)
     envs.reset(np.array([0]))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import gymnasium
 import numpy as np
 import pytest
@@ -53,16 +55,74 @@ def test_updates_by_the_kernels_are_the_references_bit_for_bit(variant, moment, 
         )
 
 
+@pytest.mark.parametrize("variant", ["fixed32", "fixar", "fixed16"])
+@pytest.mark.parametrize("noise", [False, True])
+def test_what_saturates_while_the_actor_acts_is_counted_alike_by_kernels_and_reference(variant, noise):
+    config = FixedPointConfig(variant=variant, quantisation_delay=1, hidden=(40, 30))
+    state = fixed_ddpg.initial_state(config, S, A, seed=3)
+    state, _ = fixed_ddpg.update(state, batch(0))
+    # Sixteen times the weights, within their format: sums of layers leave the activations' range, but for 16-bit ones,
+    # which are cut off at the range that the update has seen.
+    limit = (1 << (config.formats.bits - 1)) - 1
+    loud_N = np.clip(state.actor.weight_N.astype(np.int64) * 16, -limit, limit).astype(np.int32)
+    loud = dataclasses.replace(state, actor=dataclasses.replace(state.actor, weight_N=loud_N))
+    assert loud.quantised == (variant == "fixar")
+    for scale in (1.0, 400.0, 4000.0):
+        obs_BS = batch(5, scale=scale).obs_BS
+        fast, action = fixed_ddpg.act(loud, obs_BS, noise, fixed_fast)
+        slow, other = fixed_ddpg.act(loud, obs_BS, noise, fixed_reference)
+        np.testing.assert_array_equal(action, other)
+        assert_same(fast, slow)
+        counted = fast.saturated["acting"]
+        word = config.formats.word(config.formats.activation)
+        entered = word.quantise(obs_BS)
+        beyond = int(((entered == word.high) | (entered == word.low)).sum())
+        trace = fixed_ddpg.fixed_network.forward(
+            loud_N, loud.sizes("actor"), entered, loud.sites("actor"), config.formats, fixed_reference
+        )
+        assert counted == beyond + trace.saturated + trace.overshot
+        # Nothing else is counted, and counts go on from what they were.
+        assert fast.saturated == {**loud.saturated, "acting": counted}
+        assert fixed_ddpg.act(fast, obs_BS, noise)[0].saturated["acting"] == 2 * counted
+    assert beyond > 0
+    assert (trace.saturated > 0) == (variant != "fixar")
+    assert (trace.overshot > 0) == (variant == "fixar")
+    assert fixed_ddpg.update(fast, batch(1))[0].saturated["acting"] == counted
+
+
+def test_an_actor_within_its_range_counts_nothing():
+    state = fixed_ddpg.initial_state(FixedPointConfig(variant="fixed32", hidden=(8, 8)), S, A, seed=0)
+    assert fixed_ddpg.act(state, batch(0).obs_BS, noise=False)[0] is state
+    beyond = batch(0).obs_BS
+    beyond[0, :3], beyond[4, 2] = 1e6, -1e6
+    zero = dataclasses.replace(state.actor, weight_N=np.zeros_like(state.actor.weight_N))
+    after, _ = fixed_ddpg.act(dataclasses.replace(state, actor=zero), beyond, noise=False)
+    assert after.saturated["acting"] == 4
+
+
+def test_a_state_from_before_acting_was_counted_goes_on_from_0():
+    state = fixed_ddpg.initial_state(FixedPointConfig(variant="fixed32", hidden=(8, 8)), S, A, seed=0)
+    state, _ = fixed_ddpg.act(state, batch(0, scale=1e5).obs_BS, noise=True)
+    arrays, plain = fixed_ddpg.to_arrays(state)
+    assert plain["saturated"].pop("acting") > 0
+    again = fixed_ddpg.from_arrays(arrays, plain)
+    assert again.saturated == {**state.saturated, "acting": 0}
+    again, _ = fixed_ddpg.act(again, batch(0, scale=1e5).obs_BS, noise=True)
+    assert again.saturated["acting"] > 0
+
+
 def test_a_state_taken_apart_and_put_together_goes_on_as_if_nothing_had_happened():
     config = FixedPointConfig(quantisation_delay=2, hidden=(20, 10), rounding="stochastic")
     state = fixed_ddpg.initial_state(config, S, A, seed=1)
     for index in range(3):
         state, _ = fixed_ddpg.update(state, batch(index))
-        state, _ = fixed_ddpg.act(state, batch(index).obs_BS, noise=True)
+        state, _ = fixed_ddpg.act(state, batch(index, scale=3000.0).obs_BS, noise=True)
+    assert state.saturated["acting"] > 0
     again = fixed_ddpg.from_arrays(*fixed_ddpg.to_arrays(state))
     assert_same(state, again)
     for index in range(3, 5):
-        state, again = (fixed_ddpg.act(each, batch(index).obs_BS, noise=True)[0] for each in (state, again))
+        obs_BS = batch(index, scale=3000.0).obs_BS
+        state, again = (fixed_ddpg.act(each, obs_BS, noise=True)[0] for each in (state, again))
         state, again = (fixed_ddpg.update(each, batch(index))[0] for each in (state, again))
     assert_same(state, again)
 

@@ -103,6 +103,9 @@ def test_an_agent_in_fixed_point_plays_the_integers_that_were_trained(fixed):
     value = fixed_ddpg.values(state, joined(observations), action, fixed_reference)
     np.testing.assert_array_equal(decision.scores, np.concatenate([decision.action, value[:, None]], axis=1))
     np.testing.assert_array_equal(decision.value, value)
+    far = {name: values + 1e4 for name, values in observations.items()}
+    after, _ = fixed_ddpg.act(state, joined(far), False, fixed_reference)
+    assert agent.act(far).saturated == after.saturated["acting"] - state.saturated["acting"] > 0
     # The critic in float64, as if its 16-bit activations were exact.
     word = state.formats.word(state.formats.weight)
     x = np.concatenate([joined(observations), action], axis=1).astype(np.float64)

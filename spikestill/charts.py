@@ -1,7 +1,8 @@
 """Charts as inline SVG, coloured by the page's CSS, so that one file reads well light and dark.
 
-CSS classes: ``axis`` (lines), ``label`` (small text), ``mark`` (values), ``band`` (an interval along a line), and
-``s0``, ``s1`` ... (series). A file of its own (:func:`standalone`) brings its colours along.
+CSS classes: ``axis`` (lines), ``label`` (small text), ``mark`` (values), ``band`` (an interval along a line),
+``interval`` (that of a bar), ``rule`` (a line to compare with), and ``s0``, ``s1`` ... (series). A file of its own
+(:func:`standalone`) brings its colours along.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 Series = tuple[str, Sequence[float], Sequence[float]]
+Bar = tuple[float, tuple[float, float] | None]
+"""A value, and its interval where there is one."""
 Bounds = tuple[float, float, float, float]
 COLOURS = 4
 """Colours that the page has."""
@@ -29,8 +32,11 @@ svg { --s0: #2a6fdb; --s1: #e07b1f; --s2: #2f9e6e; --s3: #9a4fc4; background: va
 .label { font: 11.5px system-ui, sans-serif; fill: var(--soft); } .strong { fill: var(--ink); }
 .axis { stroke: var(--soft); } .grid { stroke: var(--grid); } .line { fill: none; stroke-width: 2; }
 .whisker { stroke-width: 3; } .band { opacity: 0.18; }
+.rule { stroke: var(--ink); stroke-width: 1.5; stroke-dasharray: 5 3; }
+.interval { stroke: var(--ink); stroke-width: 1.5; }
 """ + "".join(
-    f".line.s{i}, .whisker.s{i} {{ stroke: var(--s{i}); }} .fill.s{i}, .band.s{i} {{ fill: var(--s{i}); }}\n"
+    f".line.s{i}, .whisker.s{i}, .rule.s{i} {{ stroke: var(--s{i}); }} "
+    f".fill.s{i}, .band.s{i} {{ fill: var(--s{i}); }}\n"
     for i in range(COLOURS)
 )
 """Of a chart in a file of its own: the page's colours."""
@@ -105,11 +111,7 @@ def line_chart(
                 f'<circle class="fill s{index}" cx="{places[0][0]:.1f}" cy="{places[0][1]:.1f}" r="4"/>'
             )
     if len(series) > 1:
-        left = LEFT + 8.0
-        for index, (name, _, _) in enumerate(series):
-            parts.append(f'<rect class="fill s{index}" x="{left}" y="6" width="12" height="4" rx="2"/>')
-            parts.append(_text(left + 17, 12, name, anchor="start"))
-            left += 34 + 6.4 * len(name)
+        parts += _legend([name for name, _, _ in series])
     return _svg(parts, width, height, f"{y_label} against {x_label}")
 
 
@@ -189,6 +191,61 @@ def interval_chart(
     return _svg(parts, width, height, x_label)
 
 
+def bar_chart(
+    groups: Sequence[str],
+    series: Sequence[tuple[str, Sequence[Bar | None]]],
+    y_label: str,
+    rules: Sequence[tuple[str, float, int | None]] = (),
+    rules_name: str = "",
+    *,
+    width: int = 760,
+    height: int = 300,
+) -> str:
+    """Return bars side by side in named groups, with whiskers on their intervals.
+
+    Args:
+        groups: name of each group, in words that may stand on two lines.
+        series: name, and a bar for each group; None leaves its place empty.
+        y_label: what the values are.
+        rules: lines to compare with: what stands at the right end, value, and the series whose colour the line has,
+            dashed; None: a plain one.
+        rules_name: what the dashed ones are, for the legend.
+        width: of the picture, the rules' names included.
+        height: of the picture.
+    """
+    bars = [bar for _, own in series for bar in own if bar]
+    values = [value for bar in bars for value in (bar[0], *(bar[1] or ()))] + [value for _, value, _ in rules]
+    low, high = min([0.0, *values]), max([0.0, *values])
+    room = (high - low) * 0.06 or 1.0
+    bounds = (0.0, float(len(groups)), low - room if low < 0 else 0.0, high + room)
+    plot = width - max((round(6.2 * len(name)) + 6 for name, _, _ in rules), default=0)
+    right, base, zero = plot - RIGHT, height - BOTTOM, _y(0.0, bounds, height)
+    parts = _y_axis(bounds, y_label, right, height)
+    parts += [_line("grid", x, TOP, x, base) for x in (_x(i, bounds, plot) for i in range(1, len(groups)))]
+    slot = (right - LEFT) / len(groups)
+    thick = 0.84 * slot / len(series)
+    whiskers = []
+    for g, group in enumerate(groups):
+        middle = _x(g + 0.5, bounds, plot)
+        lines = group.split(" ", 1) if 6.2 * len(group) > slot else [group]
+        parts += [_text(middle, base + 15 + 13 * i, line, strong=True) for i, line in enumerate(lines)]
+        for s, (name, own) in enumerate(series):
+            if (bar := own[g]) is None:
+                continue
+            value, ci = bar
+            x, y = middle + (s - len(series) / 2) * thick, _y(value, bounds, height)
+            title = f"{group}, {name}: {value:,.4g}" + (f" ({ci[0]:,.4g} to {ci[1]:,.4g})" if ci else "")
+            box = f'x="{x + 0.5:.1f}" y="{min(y, zero):.1f}" width="{thick - 1:.1f}" height="{abs(y - zero):.1f}"'
+            parts.append(f'<rect class="fill s{s}" {box}><title>{escape(title)}</title></rect>')
+            if ci:
+                ends = [_y(end, bounds, height) for end in ci]
+                whiskers.append(_line("interval", x + thick / 2, ends[0], x + thick / 2, ends[1]))
+    parts.append(_line("axis", LEFT, zero, right, zero))
+    parts += _rules(rules, bounds, right, height)
+    parts += [*whiskers, *_legend([name for name, _ in series], rules_name)]
+    return _svg(parts, width, height, y_label)
+
+
 def standalone(svg: str) -> str:
     """Return a chart as the text of an SVG file."""
     return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(
@@ -222,19 +279,49 @@ def _text(
 def _frame(
     bounds: Bounds, x_label: str, y_label: str, width: int, height: int, percent: bool, log_x: bool = False
 ) -> str:
-    base, right, parts = height - BOTTOM, width - RIGHT, []
-    for tick in ticks(bounds[2], bounds[3]):
-        y = _y(tick, bounds, height)
-        parts.append(_line("grid", LEFT, y, right, y))
-        parts.append(_text(LEFT - 7, y + 4, f"{100 * tick:g} %" if percent else short(tick), anchor="end"))
+    base, right = height - BOTTOM, width - RIGHT
+    parts = _y_axis(bounds, y_label, right, height, percent)
     for tick in _log_ticks(bounds) if log_x else ticks(bounds[0], bounds[1], 6):
         text = short(round(10.0**tick, 6)) if log_x else short(tick)
         # A letter is some 8 wide: the last one ends within the picture.
         parts.append(_text(min(_x(tick, bounds, width), width - 4.0 * len(text)), base + 16, text))
     parts.append(_line("axis", LEFT, base, right, base))
     parts.append(_text((LEFT + right) / 2, height - 8, x_label))
-    parts.append(_text(12, (TOP + base) / 2, y_label, upright=True))
     return "".join(parts)
+
+
+def _y_axis(bounds: Bounds, y_label: str, right: float, height: int, percent: bool = False) -> list[str]:
+    parts = []
+    for tick in ticks(bounds[2], bounds[3]):
+        y = _y(tick, bounds, height)
+        parts.append(_line("grid", LEFT, y, right, y))
+        parts.append(_text(LEFT - 7, y + 4, f"{100 * tick:g} %" if percent else short(tick), anchor="end"))
+    return [*parts, _text(12, (TOP + height - BOTTOM) / 2, y_label, upright=True)]
+
+
+def _rules(
+    rules: Sequence[tuple[str, float, int | None]], bounds: Bounds, right: float, height: int
+) -> list[str]:
+    """Return the lines across, each with its name beside it or, where that is taken, below."""
+    parts, label_y = [], -math.inf
+    for name, value, colour in sorted(rules, key=lambda rule: -rule[1]):
+        y = _y(value, bounds, height)
+        label_y = max(y, label_y + 13)
+        parts.append(_line("axis" if colour is None else f"rule s{colour}", LEFT, y, right, y))
+        parts.append(_line("axis", right, y, right + 8, label_y))
+        parts.append(_text(right + 11, label_y + 4, name, anchor="start", strong=True))
+    return parts
+
+
+def _legend(names: Sequence[str], rules_name: str = "") -> list[str]:
+    parts, left = [], LEFT + 8.0
+    for index, name in enumerate(names):
+        parts.append(f'<rect class="fill s{index}" x="{left}" y="6" width="12" height="4" rx="2"/>')
+        parts.append(_text(left + 17, 12, name, anchor="start"))
+        left += 34 + 6.4 * len(name)
+    if rules_name:
+        parts += [_line("rule", left, 8, left + 21, 8), _text(left + 26, 12, rules_name, anchor="start")]
+    return parts
 
 
 def _log_ticks(bounds: Bounds) -> list[float]:

@@ -17,12 +17,29 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from spikestill import paper_figures
 from spikestill.common.atari import PAPER_GAMES
 from spikestill.common.atomic import write_text
 from spikestill.common.errors import UserError
 from spikestill.common.json_file import read_object
 from spikestill.common.zoo import ROOT
-from spikestill.runtime.evaluate import percentage
+from spikestill.result_cells import (
+    COUNTS,
+    FIGURE_4,
+    NETS,
+    TABLE_3,
+    Card,
+    Cell,
+    by_net,
+    cards,
+    cells,
+    find,
+    joint,
+    joint_share,
+    joint_shares,
+    mean,
+    several,
+)
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 ABLATIONS = ("ablation", "ablation-teachers", "ablation-files")
@@ -35,61 +52,12 @@ TABLE_2: dict[str, tuple[float, ...]] = {
     "breakout": (0.0, 95.80, 60.58, 31.57), "beam_rider": (26.46, 100.14, 94.16, 61.77),
     "qbert": (104.99, 96.42, 97.2, 89.75), "space_invaders": (80.87, 80.44, 73.76, 66.88),
 }  # fmt: skip
-TABLE_3 = {
-    ("1chip", "nll"): 69.31, ("1chip", "kl"): 76.71, ("2chip", "nll"): 81.45,
-    ("2chip", "kl"): 87.15, ("4chip", "nll"): 94.28, ("4chip", "kl"): 98.24,
-}  # fmt: skip
-"""Mean over ten games, percent of the teachers' scores."""
-NETS = ("1chip", "2chip", "4chip", "8chip")
-FIGURE_4 = (
-    ("pong", "qbert"), ("pong", "space_invaders"), ("pong", "qbert", "space_invaders"), ("pong", "qbert", "freeway"),
-    PAPER_GAMES,
-)  # fmt: skip
-"""The games that a student of several plays."""
 SB3_DQN_10M = {
     "beam_rider": 4296.0, "breakout": 358.0, "enduro": 831.0, "ms_pacman": 2683.0, "pong": 20.6, "qbert": 9497.0,
     "seaquest": 2000.0, "space_invaders": 623.0,
 }  # fmt: skip
 DDQN = {"freeway": 31.8, "riverraid": 12015.3}
 """van Hasselt 2016, where Stable-Baselines3 gives nothing."""
-Card = Mapping[str, Any]
-Cell = Mapping[str, Any]
-
-
-def cards(root: Path, name: str) -> dict[str, Card]:
-    """Return game to the zoo's card of that name, of the paper's games that have one."""
-    paths = {game: root / game / f"{name}.json" for game in PAPER_GAMES}
-    return {
-        game: json.loads(path.read_text(encoding="utf-8")) for game, path in paths.items() if path.is_file()
-    }
-
-
-def several(root: Path) -> list[Card]:
-    """Return the zoo's cards of students that play several games, by name."""
-    paths = sorted(root.glob("*+*/student-1chip.json"))
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-
-
-def cells(path: Path) -> list[Cell]:
-    """Return the cells of a sweep's document; [] where there is no file.
-
-    Raises:
-        UserError: it is no sweep's.
-    """
-    if not path.is_file():
-        return []
-    try:
-        document = read_object(path, "what `spikestill sweep` wrote", "give its sweep.json")
-        found = list(document["cells"])
-        if document["schema"] != "spikestill.sweep" or not all("game" in cell for cell in found):
-            raise KeyError("cells")
-    except UserError:
-        raise
-    except (ValueError, LookupError, TypeError) as error:
-        raise UserError(
-            f"{path}: not what `spikestill sweep` wrote ({error})", "give its sweep.json"
-        ) from error
-    return found
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -227,24 +195,10 @@ def of_several_games(found: Sequence[Card], single: Mapping[str, Card]) -> list[
     ]
 
 
-def _find(own: Sequence[Cell], game: str, **wanted: Any) -> Cell | None:
-    def same(cell: Cell) -> bool:
-        values = {name.rpartition(".")[2]: value for name, value in cell["values"].items()}
-        return cell["game"] == game and all(
-            _close(values[name], value) if name in values else False for name, value in wanted.items()
-        )
-
-    return next((cell for cell in own if same(cell)), None)
-
-
-def _close(left: Any, right: Any) -> bool:
-    return float(left) == right if isinstance(right, float) else str(left) == right
-
-
 def table_2(own: Sequence[Cell]) -> list[str]:
     """Return Table 2: temperature against game."""
     rows = [
-        [game, *(f"{published}: {measured(_find(own, game, temperature=tau))}".removesuffix(": ")
+        [game, *(f"{published}: {measured(find(own, game, temperature=tau))}".removesuffix(": ")
                  for tau, published in zip(TEMPERATURES, TABLE_2[game], strict=True))]
         for game in TABLE_2
     ]  # fmt: skip
@@ -253,61 +207,42 @@ def table_2(own: Sequence[Cell]) -> list[str]:
             *table(["game", *(f"{tau:g}" for tau in TEMPERATURES)], rows)]  # fmt: skip
 
 
-def table_3(own: Sequence[Cell]) -> list[str]:
+def table_3(own: Sequence[Cell], made: Mapping[str, Card]) -> list[str]:
     """Return Table 3 and Figure 3: the mean over games, then each game."""
     nets = list(TABLE_3)
     heads = ["game", *(f"{net}, {loss}" for net, loss in nets)]
-    found = {
-        key: [_find(own, game, architecture=key[0], loss=key[1]) for game in PAPER_GAMES] for key in nets
-    }
+    found = {key: by_net(own, *key) for key in nets}
     means = []
     for key in nets:
-        done = [cell for cell in found[key] if cell and "evaluate.percent_of_teacher" in cell]
-        shares = [cell["evaluate.percent_of_teacher"] for cell in done]
-        means.append(f"{number(sum(shares) / len(shares))} of {len(shares)} games" if shares else "")
+        shares = [cell["evaluate.percent_of_teacher"] for cell in found[key].values()]
+        means.append(f"{number(mean(shares))} of {len(shares)} games" if shares else "")
     rows = [
         ["the paper's mean of ten", *(number(TABLE_3[key], 2) for key in nets)],
         ["our mean", *means],
     ]
-    for index, game in enumerate(PAPER_GAMES):
-        rows.append([game, *(measured(found[key][index]) for key in nets)])
+    rows += [[game, *(measured(found[key].get(game)) for key in nets)] for game in PAPER_GAMES]
     return ["## Table 3 and Figure 3", "",
             "Percent of the teacher's score. Figure 3 gives no numbers for single games.",
-            "`spikestill sweep table3`.", "", *table(heads, rows)]  # fmt: skip
+            "`spikestill sweep table3`.", "", *paper_figures.caption_3(own, made), *table(heads, rows)]  # fmt: skip
 
 
-def figure_4(own: Sequence[Cell]) -> list[str]:
+def figure_4(own: Sequence[Cell], joined: Sequence[Card], made: Mapping[str, Card]) -> list[str]:
     """Return Figure 4: students of several games, each game beside the single-game student of the same net."""
 
-    def mean(games: Sequence[str], game: str, net: str) -> Cell | None:
-        trials = [cell for cell in own if set(str(cell["values"]["game"]).split("+")) == set(games)]
-        cell = _find(trials, game, architecture=net)
-        return cell if cell and "evaluate.mean" in cell else None
-
-    def share_of(games: Sequence[str], game: str, net: str) -> float | None:
-        """Return the percentage of the single game's student, None where either was not run."""
-        joint, single = mean(games, game, net), mean([game], game, net)
-        return percentage(joint["evaluate.mean"], single["evaluate.mean"]) if joint and single else None
-
     def beside(games: Sequence[str], game: str, net: str) -> str:
-        joint, share = mean(games, game, net), share_of(games, game, net)
-        if joint is None:
+        cell, share = joint(own, games, game, net), joint_share(own, games, game, net)
+        if cell is None:
             return ""
         told = f"{number(share)} %: " if share is not None else ""
-        ci = interval(joint.get("evaluate.ci95"))
-        return f"{told}{number(joint['evaluate.mean'])} ({ci}; {budget(joint)})"
+        ci = interval(cell.get("evaluate.ci95"))
+        return f"{told}{number(cell['evaluate.mean'])} ({ci}; {budget(cell)})"
 
     def average(count: int, net: str) -> str:
-        """Return the mean percentage over the games of all students of ``count`` games, which is what is drawn."""
-        shares = [share_of(games, game, net) for games in FIGURE_4 if len(games) == count for game in games]
-        known = [share for share in shares if share is not None]
-        return f"{number(sum(known) / len(known))} % of {len(known)}" if known else ""
+        shares = joint_shares(own, count, net)
+        return f"{number(mean(shares))} % of {len(shares)}" if shares else ""
 
     rows = [
-        *(
-            ["mean", f"students of {count} games", *(average(count, net) for net in NETS)]
-            for count in sorted({len(games) for games in FIGURE_4})
-        ),
+        *(["mean", f"students of {count} games", *(average(count, net) for net in NETS)] for count in COUNTS),
         *(
             [
                 "all ten" if games == PAPER_GAMES else ", ".join(games),
@@ -325,6 +260,7 @@ def figure_4(own: Sequence[Cell]) -> list[str]:
         "then the score (95 % interval; budget). The paper draws the means over the games of all students of two,",
         "three and ten games, and prints no numbers. `spikestill sweep figure4`.",
         "",
+        *paper_figures.caption_4(own, joined, made),
         *table(["the student's games", "game", *NETS], rows),
     ]
 
@@ -398,18 +334,18 @@ def pruned(own: Sequence[Cell]) -> list[str]:
 
 def page(zoo: Path, documents: Path) -> str:
     """Return the whole page."""
-    trained, made = cards(zoo, "teacher"), cards(zoo, "student-1chip")
+    trained, made, joined = cards(zoo, "teacher"), cards(zoo, "student-1chip"), several(zoo)
     drawn: dict[str, Callable[[Sequence[Cell]], list[str]]] = {
         "table2": table_2,
-        "table3": table_3,
-        "figure4": figure_4,
+        "table3": lambda own: table_3(own, made),
+        "figure4": lambda own: figure_4(own, joined, made),
         "penalty": penalty,
         "prune": pruned,
     }
     lines = ["# Results", "",
              "Drawn by `python -m spikestill.results` from the zoo's cards and the sweeps in `docs/results/`.",
              "What was not run stays empty. [What of the paper's recipe is a reading](distillation.md).", "",
-             *teachers(trained), *students(made, trained), *of_several_games(several(zoo), made)]  # fmt: skip
+             *teachers(trained), *students(made, trained), *of_several_games(joined, made)]  # fmt: skip
     for name, draw in drawn.items():
         lines += draw(cells(documents / f"{name}.json"))
         if name == "figure4":
@@ -461,6 +397,8 @@ def main() -> None:
         for each in [control_curves.of_run(Path(given)) for given in options.curve]:
             print(control_curves.write(control, each))
         write_text(options.docs / "results.md", page(ROOT, options.docs / "results"))
+        for name, text in paper_figures.pictures(ROOT, options.docs / "results").items():
+            write_text(options.docs / "images" / name, text)
         control_results.draw(control, options.docs)
     except UserError as error:
         sys.exit(str(error))

@@ -99,9 +99,7 @@ def joined(address: str | None, answer_s: float) -> Iterator[Cluster]:
             "object_store_memory": OBJECT_STORE_BYTES,
         }  # fmt: skip
     else:
-        if address != "auto":
-            check_answers(address, answer_s)
-        common["address"] = address
+        common["address"] = check_answers(address, answer_s)
     try:
         ray.init(**common)
     except Exception as error:  # Ray raises plain ones too
@@ -117,18 +115,42 @@ def joined(address: str | None, answer_s: float) -> Iterator[Cluster]:
         ray.shutdown()
 
 
-def check_answers(address: str, answer_s: float) -> None:
-    """Raise UserError unless a Ray head answers at ``HOST:PORT`` within ``answer_s`` seconds."""
-    host, _, port = address.rpartition(":")
+def check_answers(address: str, answer_s: float) -> str:
+    """Return the ``HOST:PORT`` of the Ray head at ``address``, ``HOST:PORT`` or ``auto``.
+
+    Raises:
+        UserError: ``auto`` finds none, or none answers within ``answer_s`` seconds.
+    """
+    found = _found_by_ray() if address == "auto" else address
+    name = f"Ray address {address}" + (f" ({found})" if found != address else "")
+    host, _, port = found.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=answer_s).close()
     except OSError as error:
-        raise UserError(f"Ray address {address} does not answer ({error})", START) from error
-    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+        raise UserError(f"{name} does not answer ({error})", START) from error
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", found]
     try:
         healthy = subprocess.run(command, capture_output=True, timeout=answer_s, check=False).returncode == 0
         said = "what answers is no Ray head"
     except subprocess.TimeoutExpired:
         healthy, said = False, f"nothing but an open port in {answer_s:g} s"
     if not healthy:
-        raise UserError(f"Ray address {address} does not answer ({said})", START)
+        raise UserError(f"{name} does not answer ({said})", START)
+    return found
+
+
+def _found_by_ray() -> str:
+    """Return what ``auto`` means: ``RAY_ADDRESS``, a head that runs here, or the last one that `ray start` noted.
+
+    Ray itself waits minutes for one that it noted and that has died.
+    """
+    from ray._private.services import canonicalize_bootstrap_address_or_die
+
+    try:
+        return str(canonicalize_bootstrap_address_or_die("auto"))
+    except ConnectionError as error:
+        raise UserError(
+            "Ray address auto: no cluster is found from this machine",
+            "start one with `ray start --head`, or join one with `ray start --address HOST:PORT`; without --address "
+            "the sweep runs on this machine alone",
+        ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from spikestill.charts import histogram, interval_chart, line_chart, png_uri, short, ticks
+from spikestill.charts import bar_chart, histogram, interval_chart, line_chart, png_uri, short, ticks
 from spikestill.configs.hardware import hardware
 from spikestill.deploy.mapping import map_net
 from spikestill.pictures import EMPTY, chip_pixels, filter_pixels, filters_caption, frame_sheet, layer_colours
@@ -74,6 +75,78 @@ def test_an_interval_chart_places_means_in_order() -> None:
     svg = interval_chart([("a", 10.0, (9.0, 11.0)), ("b", -20.0, None), ("c", 0.0, (0.0, 0.0))], "score")
     x = [float(circle.attrib["cx"]) for circle in elements(svg, "circle")]
     assert x[1] < x[2] < x[0]
+
+
+def bars(svg: str) -> dict[str, ET.Element]:
+    """Return what a bar's title says before its value, to the bar."""
+    return {
+        str(bar[0].text).partition(":")[0]: bar for bar in elements(svg, "rect") if [*bar] and bar[0].text
+    }
+
+
+def lines(svg: str, kind: str) -> list[tuple[float, ...]]:
+    """Return (x1, y1, x2, y2) of the lines of a class."""
+    found = [line for line in elements(svg, "line") if line.attrib["class"] == kind]
+    return [tuple(float(line.attrib[end]) for end in ("x1", "y1", "x2", "y2")) for line in found]
+
+
+def test_a_bar_is_as_high_as_its_value_and_an_empty_one_is_not_there() -> None:
+    svg = bar_chart(["a", "b"], [("x", [(100.0, None), None]), ("y", [(50.0, None), (-25.0, None)])], "%")
+    found = bars(svg)
+    assert sorted(found) == ["a, x", "a, y", "b, y"]
+    top, height = ({name: float(bar.attrib[what]) for name, bar in found.items()} for what in ("y", "height"))
+    assert height["a, x"] == pytest.approx(2 * height["a, y"], abs=0.11)
+    assert height["a, x"] == pytest.approx(4 * height["b, y"], abs=0.21)
+    # What is below 0 hangs from the line that the others stand on.
+    assert top["a, x"] + height["a, x"] == pytest.approx(top["b, y"], abs=0.11)
+    assert "fill s1" in found["b, y"].attrib["class"]
+    assert [text.text for text in elements(svg, "text")][-2:] == ["x", "y"]
+
+
+def test_a_whisker_runs_from_one_end_of_the_interval_to_the_other() -> None:
+    svg = bar_chart(["a"], [("x", [(100.0, (50.0, 125.0))]), ("y", [(75.0, None)])], "%")
+    (whisker,) = lines(svg, "interval")
+    found = bars(svg)["a, x"].attrib
+    unit = float(found["height"]) / 100
+    base = float(found["y"]) + float(found["height"])
+    assert whisker[1::2] == pytest.approx((base - 50 * unit, base - 125 * unit), abs=0.2)
+    middle = float(found["x"]) + float(found["width"]) / 2
+    assert whisker[::2] == pytest.approx((middle, middle), abs=0.2)
+
+
+def test_lines_to_compare_with_lie_at_their_values_and_their_names_do_not_touch() -> None:
+    rules = [("one 76", 76.0, 0), ("four 98", 98.0, 1), ("all 100", 100.0, None)]
+    svg = bar_chart(["a"], [("x", [(98.0, None)]), ("y", [None])], "%", rules, "theirs")
+    (four,) = lines(svg, "rule s1")
+    assert four[1] == four[3] == float(bars(svg)["a, x"].attrib["y"])
+    texts = [text for text in elements(svg, "text") if text.text in {name for name, _, _ in rules}]
+    places = [float(text.attrib["y"]) for text in texts]
+    assert [text.text for text in texts] == ["all 100", "four 98", "one 76"]
+    assert min(below - above for above, below in itertools.pairwise(places)) >= 13
+    assert "theirs" in [text.text for text in elements(svg, "text")]
+
+
+def test_bars_and_names_stay_in_their_groups() -> None:
+    games = ["space invaders", *(f"game{i}" for i in range(10))]
+    svg = bar_chart(games, [(name, [(1.0, None)] * 11) for name in "abcd"], "%")
+    borders = [60.0, *(line[0] for line in lines(svg, "grid") if line[0] == line[2]), 748.0]
+    edges = [
+        (float(bar.attrib["x"]), float(bar.attrib["x"]) + float(bar.attrib["width"]))
+        for bar in bars(svg).values()
+    ]
+    assert len(edges) == 44
+    assert edges == sorted(edges)
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(edges))
+    assert all(
+        borders[i // 4] < left and right < borders[i // 4 + 1] for i, (left, right) in enumerate(edges)
+    )
+    assert {"space", "invaders", "game0"} <= {text.text for text in elements(svg, "text")}
+
+
+def test_a_bar_chart_without_bars_is_still_a_chart() -> None:
+    svg = bar_chart(["a"], [("x", [None])], "%")
+    assert not bars(svg)
+    assert "a" in [text.text for text in elements(svg, "text")]
 
 
 def test_a_picture_survives_its_data_uri() -> None:

@@ -6,10 +6,12 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -95,6 +97,63 @@ def test_an_address_that_does_not_answer_is_named(tmp_path, capsys):
     (tmp_path / "recipe.yaml").write_text(SCORES)
     assert main([*command(tmp_path)[3:], "--address", f"127.0.0.1:{port}"]) == 1
     assert f"Ray address 127.0.0.1:{port} does not answer" in capsys.readouterr().err
+
+
+@pytest.fixture
+def ray_folder(monkeypatch):
+    """The folder, short as sockets' paths must be, where Ray notes the last head; nothing else names one."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with tempfile.TemporaryDirectory(prefix="ray") as folder:
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        yield Path(folder) / "ray"
+
+
+def test_auto_joins_the_cluster_that_was_started_here(tmp_path, ray_folder):
+    from ray.cluster_utils import Cluster
+
+    (tmp_path / "recipe.yaml").write_text(SCORES)
+    # A GPU that only this cluster says to have.
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 1, "include_dashboard": False}
+    )
+    try:
+        with sweeping(tmp_path, "--address", "auto", "--gpus", "1") as process:
+            output, _ = process.communicate(timeout=100)
+        assert process.returncode == 0, (tmp_path / "sweep.log").read_text()
+        assert json.loads(output.splitlines()[-1])["done"] == 2
+        assert cluster.head_node.remaining_processes_alive()
+    finally:
+        cluster.shutdown()
+
+
+def test_auto_that_finds_no_cluster_says_how_to_start_one(tmp_path, capsys, ray_folder, monkeypatch):
+    # Whatever else runs on the machine of the tests.
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
+    (tmp_path / "recipe.yaml").write_text(SCORES)
+    words = [*command(tmp_path)[3:], "--address", "auto"]
+    assert main(words) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "Ray address auto: no cluster is found from this machine. Start one with `ray start" in error
+
+
+@pytest.mark.parametrize("where", ["noted by ray start", "RAY_ADDRESS"])
+def test_auto_does_not_wait_for_a_cluster_that_has_died(tmp_path, capsys, ray_folder, monkeypatch, where):
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{free.getsockname()[1]}"
+    if where == "RAY_ADDRESS":
+        monkeypatch.setenv(where, dead)
+    else:
+        ray_folder.mkdir()
+        (ray_folder / "ray_current_cluster").write_text(dead)
+    (tmp_path / "recipe.yaml").write_text(SCORES)
+    began = time.monotonic()
+    assert main([*command(tmp_path)[3:], "--address", "auto"]) == 1
+    assert time.monotonic() - began < 20
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(rf"Ray address auto \(\S+:{dead.rpartition(':')[2]}\) does not answer", error)
+    assert "`ray start --head`" in error
 
 
 def test_an_open_port_that_is_no_ray_head_is_named():

@@ -1,0 +1,120 @@
+"""Figures 3 and 4 of McKinstry 2018 as pictures, of our students; what was not run has no bar."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from spikestill.charts import Bar, bar_chart, standalone
+from spikestill.common.atari import PAPER_GAMES
+from spikestill.result_cells import (
+    COUNTS,
+    NETS,
+    TABLE_3,
+    Card,
+    Cell,
+    by_net,
+    cards,
+    cells,
+    joint_shares,
+    mean,
+    several,
+    zoo_joint_shares,
+)
+from spikestill.runtime.evaluate import percentage
+
+LOSSES = ("kl", "nll")
+NETS_3 = NETS[:3]
+NAMES = {"1chip": "1 chip", "2chip": "2 chips", "4chip": "4 chips", "8chip": "8 chips"}
+ZOO = "the zoo's, 1 chip"
+Row = Mapping[str, Bar]
+"""Game to its bar."""
+
+
+def of_cell(cell: Cell) -> Bar:
+    """Return percent of the teacher and its interval, as a sweep measured them."""
+    ci = cell.get("evaluate.percent_of_teacher_ci95")
+    return float(cell["evaluate.percent_of_teacher"]), (float(ci[0]), float(ci[1])) if ci else None
+
+
+def of_card(card: Card) -> Bar | None:
+    """Return the same of a card: its score and both ends of its interval, divided by the teacher's mean score."""
+    shares = [percentage(float(score), float(card["teacher"])) for score in (card["mean"], *card["ci95"])]
+    value, low, high = shares
+    return None if value is None or low is None or high is None else (value, (low, high))
+
+
+def rows_3(found: Sequence[Cell], made: Mapping[str, Card], loss: str) -> dict[str, Row]:
+    """Return the series of Figure 3 for one loss, by name: the sweep's nets, and the zoo's students of that loss."""
+    rows: dict[str, Row] = {
+        NAMES[net]: {game: of_cell(cell) for game, cell in by_net(found, net, loss).items()} for net in NETS_3
+    }
+    own = {game: of_card(card) for game, card in made.items() if card["recipe"]["loss"] == loss}
+    if known := {game: bar for game, bar in own.items() if bar}:
+        rows[ZOO] = known
+    return rows
+
+
+def figure_3(rows: Mapping[str, Row], loss: str) -> str:
+    """Return Figure 3 for one loss as the text of an SVG file: each game, then the mean of those that were run."""
+    series: list[tuple[str, list[Bar | None]]] = []
+    for name, row in rows.items():
+        average = mean([value for value, _ in row.values()])
+        last: Bar | None = None if average is None else (average, None)
+        series.append((name, [*(row.get(game) for game in PAPER_GAMES), last]))
+    rules: list[tuple[str, float, int | None]] = [
+        (f"{NAMES[net]} {TABLE_3[net, loss]:.2f}", TABLE_3[net, loss], i) for i, net in enumerate(NETS_3)
+    ]
+    groups = [*(game.replace("_", " ") for game in PAPER_GAMES), "mean"]
+    label = f"% of the teacher's score, {loss.upper()}"
+    rules.append(("teacher 100", 100.0, None))
+    return standalone(bar_chart(groups, series, label, rules, "the paper's means of ten games"))
+
+
+def figure_4(found: Sequence[Cell], students: Sequence[Card], single: Mapping[str, Card]) -> str:
+    """Return Figure 4 as the text of an SVG file: means over games by net, of students of 2, 3 and 10 games."""
+
+    def bar(shares: Sequence[float]) -> Bar | None:
+        average = mean(shares)
+        return None if average is None else (average, None)
+
+    series = [(f"{count} games", [bar(joint_shares(found, count, net)) for net in NETS]) for count in COUNTS]
+    own = bar(zoo_joint_shares(students, single, 2))
+    if own:
+        series.append(("the zoo's, 2 games", [own, *[None] * (len(NETS) - 1)]))
+    label = "% of the single game's student"
+    rules = [("single game 100", 100.0, None)]
+    return standalone(bar_chart([NAMES[net] for net in NETS], series, label, rules, height=260))
+
+
+def caption_3(found: Sequence[Cell], made: Mapping[str, Card]) -> list[str]:
+    """Return the lines that show Figure 3 and say which of its bars there are."""
+    lines = []
+    for loss in LOSSES:
+        counts = ", ".join(f"{len(row)} ({name})" for name, row in rows_3(found, made, loss).items())
+        lines += [f"![Figure 3, {loss.upper()}](images/figure3-{loss}.svg)", "",
+                  f"{loss.upper()}, games that were run of {len(PAPER_GAMES)}: {counts}.", ""]  # fmt: skip
+    return [*lines,
+            "A bar is the student's score in percent of its teacher's, its whisker the 95 % interval of the score,",
+            "divided by the teacher's mean. What was not run has no bar; the mean is over the games that were, without",
+            "an interval. Dashed: the paper's means of ten games, in the colours of the nets. The zoo's students have",
+            "the recipes of their cards, not the sweep's.", ""]  # fmt: skip
+
+
+def caption_4(found: Sequence[Cell], students: Sequence[Card], single: Mapping[str, Card]) -> list[str]:
+    """Return the lines that show Figure 4 and say which of its bars there are."""
+    run = [f"{count} games on {', '.join(nets)}" for count in COUNTS
+           if (nets := [NAMES[net] for net in NETS if joint_shares(found, count, net)])]  # fmt: skip
+    own = [card["game"] for card in students if zoo_joint_shares([card], single, 2)]
+    return ["![Figure 4](images/figure4.svg)", "",
+            f"Run by the sweep: {'; '.join(run) or 'none'}. Of the zoo: {', '.join(own) or 'none'}.", "",
+            "The sweep's bars are the means of the table, without intervals; what was not run has no bar. The zoo's",
+            "student of two games is measured by the zoo's students of one, each by its recipe.", ""]  # fmt: skip
+
+
+def pictures(zoo: Path, documents: Path) -> dict[str, str]:
+    """Return file name to text of every picture, from the zoo's cards and the kept sweeps."""
+    made, own = cards(zoo, "student-1chip"), cells(documents / "table3.json")
+    drawn = {f"figure3-{loss}.svg": figure_3(rows_3(own, made, loss), loss) for loss in LOSSES}
+    joint = figure_4(cells(documents / "figure4.json"), several(zoo), made)
+    return {name: f"{text}\n" for name, text in (drawn | {"figure4.svg": joint}).items()}

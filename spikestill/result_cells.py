@@ -1,0 +1,124 @@
+"""What the tables and the pictures of results share: the zoo's cards, the sweeps' cells, and percentages of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spikestill.common.atari import PAPER_GAMES
+from spikestill.common.errors import UserError
+from spikestill.common.json_file import read_object
+from spikestill.runtime.evaluate import percentage
+
+TABLE_3 = {
+    ("1chip", "nll"): 69.31, ("1chip", "kl"): 76.71, ("2chip", "nll"): 81.45,
+    ("2chip", "kl"): 87.15, ("4chip", "nll"): 94.28, ("4chip", "kl"): 98.24,
+}  # fmt: skip
+"""Mean over ten games, percent of the teachers' scores."""
+NETS = ("1chip", "2chip", "4chip", "8chip")
+FIGURE_4 = (
+    ("pong", "qbert"), ("pong", "space_invaders"), ("pong", "qbert", "space_invaders"), ("pong", "qbert", "freeway"),
+    PAPER_GAMES,
+)  # fmt: skip
+"""The games that a student of several plays."""
+COUNTS = tuple(sorted({len(games) for games in FIGURE_4}))
+Card = Mapping[str, Any]
+Cell = Mapping[str, Any]
+
+
+def cards(root: Path, name: str) -> dict[str, Card]:
+    """Return game to the zoo's card of that name, of the paper's games that have one."""
+    paths = {game: root / game / f"{name}.json" for game in PAPER_GAMES}
+    return {
+        game: json.loads(path.read_text(encoding="utf-8")) for game, path in paths.items() if path.is_file()
+    }
+
+
+def several(root: Path) -> list[Card]:
+    """Return the zoo's cards of students that play several games, by name."""
+    paths = sorted(root.glob("*+*/student-1chip.json"))
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def cells(path: Path) -> list[Cell]:
+    """Return the cells of a sweep's document; [] where there is no file.
+
+    Raises:
+        UserError: it is no sweep's.
+    """
+    if not path.is_file():
+        return []
+    try:
+        document = read_object(path, "what `spikestill sweep` wrote", "give its sweep.json")
+        found = list(document["cells"])
+        if document["schema"] != "spikestill.sweep" or not all("game" in cell for cell in found):
+            raise KeyError("cells")
+    except UserError:
+        raise
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(
+            f"{path}: not what `spikestill sweep` wrote ({error})", "give its sweep.json"
+        ) from error
+    return found
+
+
+def find(own: Sequence[Cell], game: str, **wanted: Any) -> Cell | None:
+    """Return the cell of ``game`` whose options, by the last part of their names, are those."""
+
+    def same(cell: Cell) -> bool:
+        values = {name.rpartition(".")[2]: value for name, value in cell["values"].items()}
+        return cell["game"] == game and all(
+            _close(values[name], value) if name in values else False for name, value in wanted.items()
+        )
+
+    return next((cell for cell in own if same(cell)), None)
+
+
+def _close(left: Any, right: Any) -> bool:
+    return float(left) == right if isinstance(right, float) else str(left) == right
+
+
+def by_net(own: Sequence[Cell], net: str, loss: str) -> dict[str, Cell]:
+    """Return game to its cell in Table 3 and Figure 3, of the games that were scored beside their teachers."""
+    found = {game: find(own, game, architecture=net, loss=loss) for game in PAPER_GAMES}
+    return {game: cell for game, cell in found.items() if cell and "evaluate.percent_of_teacher" in cell}
+
+
+def mean(shares: Sequence[float]) -> float | None:
+    """Return the mean, None of none."""
+    return sum(shares) / len(shares) if shares else None
+
+
+def joint(own: Sequence[Cell], games: Sequence[str], game: str, net: str) -> Cell | None:
+    """Return the score in ``game`` of the student of ``games``, None where it was not run."""
+    trials = [cell for cell in own if set(str(cell["values"]["game"]).split("+")) == set(games)]
+    cell = find(trials, game, architecture=net)
+    return cell if cell and "evaluate.mean" in cell else None
+
+
+def joint_share(own: Sequence[Cell], games: Sequence[str], game: str, net: str) -> float | None:
+    """Return the percentage of the score of the single game's student, None where either was not run."""
+    both, single = joint(own, games, game, net), joint(own, [game], game, net)
+    return percentage(both["evaluate.mean"], single["evaluate.mean"]) if both and single else None
+
+
+def joint_shares(own: Sequence[Cell], count: int, net: str) -> list[float]:
+    """Return the percentages in each game of all students of ``count`` games, whose mean is what Figure 4 draws."""
+    found = [
+        joint_share(own, games, game, net) for games in FIGURE_4 if len(games) == count for game in games
+    ]
+    return [share for share in found if share is not None]
+
+
+def zoo_joint_shares(found: Sequence[Card], single: Mapping[str, Card], count: int) -> list[float]:
+    """Return the same of the zoo's students of ``count`` games, beside its students of one."""
+    shares = [
+        percentage(own["mean"], single[game]["mean"])
+        for card in found
+        if len(card["games"]) == count
+        for game, own in card["games"].items()
+        if game in single
+    ]
+    return [share for share in shares if share is not None]

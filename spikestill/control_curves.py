@@ -63,10 +63,24 @@ class Kept:
 
 
 def file_name(config: ControlConfig, free: Collection[str] = ()) -> str:
-    """Return the name of a file that is one for each choice of options, whatever the ``free`` ones are."""
-    options = {name: value for name, value in plain(config).items() if name not in free}
+    """Return the name of a file that is one for each choice of options, whatever the ``free`` ones are.
+
+    Only options that are not the default count, so that one which is new changes no name.
+    """
+    usual = plain(ControlConfig(environment=config.environment))
+    options = {name: value for name, value in _changed(plain(config), usual).items() if name not in free}
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]
     return f"{config.environment.game}-{config.algorithm}-{config.precision}-{digest}.json"
+
+
+def _changed(options: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are not as usual, groups of options by their own."""
+    found = {}
+    for name, value in options.items():
+        value = _changed(value, usual[name]) if isinstance(value, Mapping) else value
+        if value != ({} if isinstance(value, dict) else usual[name]):
+            found[name] = value
+    return found
 
 
 def of_run(folder: Path) -> Kept:

@@ -36,6 +36,17 @@ def cards(root: Path, name: str) -> dict[str, Card]:
     }
 
 
+def every_student(root: Path) -> list[tuple[str, Card]]:
+    """Return (what distinguishes it, card) of the zoo's students that play one game; '' is a game's own student."""
+    names = [
+        (game, path) for game in PAPER_GAMES for path in sorted((root / game).glob("student-1chip*.json"))
+    ]
+    return [
+        (path.stem.removeprefix("student-1chip").lstrip("-"), json.loads(path.read_text(encoding="utf-8")))
+        for _, path in names
+    ]
+
+
 def several(root: Path) -> list[Card]:
     """Return the zoo's cards of students that play several games, by name."""
     paths = sorted(root.glob("*+*/student-1chip.json"))

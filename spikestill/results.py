@@ -33,6 +33,7 @@ from spikestill.result_cells import (
     by_net,
     cards,
     cells,
+    every_student,
     find,
     joint,
     joint_share,
@@ -292,10 +293,23 @@ def ablation(own: Sequence[Cell]) -> list[str]:
     ]
 
 
-def penalty(own: Sequence[Cell]) -> list[str]:
-    """Return score, spikes, cores and energy against the weight and the form of the sparsity penalty."""
+def penalty(own: Sequence[Cell], students: Sequence[tuple[str, Card]]) -> list[str]:
+    """Return score, spikes, cores and energy against the weight and the form of the sparsity penalty.
+
+    Args:
+        own: cells of the sweep.
+        students: the zoo's, each with what distinguishes it from its game's own; '' is that one.
+    """
     energy, silent = "estimate.truenorth.total_j_pipelined", "estimate.operations.activation_sparsity"
-    rows = [
+    shipped = [
+        [f"{card['game']}, the zoo's{f' {name}' if name else ''}", str(card["recipe"].get("sparsity_form", "layers")),
+         str(card["recipe"]["sparsity"]), number(card["mean"], 2), interval(card["ci95"], 2),
+         number(100 * (1 - card["decision"]["operations"]["activation_sparsity"])), number(card["cores"], 0),
+         f"{1e3 * card['decision']['truenorth']['total_j_pipelined']:.3g}",
+         f"{batches(card)} batches, {number(hours(card), 2)} h"]
+        for name, card in students
+    ]  # fmt: skip
+    rows = shipped + [
         [cell["game"], str(cell["values"].get("distill.sparsity_form", "")),
          str(cell["values"].get("distill.sparsity", "")), number(cell.get("evaluate.mean"), 2),
          interval(cell.get("evaluate.ci95"), 2), number(100 * (1 - cell[silent])) if silent in cell else "",
@@ -308,7 +322,7 @@ def penalty(own: Sequence[Cell]) -> list[str]:
     return [
         "## Fewer spikes",
         "",
-        "`spikestill sweep penalty`.",
+        "The zoo's students of one game, then `spikestill sweep penalty`.",
         "",
         *table(heads, rows or [[""] * len(heads)]),
     ]
@@ -339,7 +353,7 @@ def page(zoo: Path, documents: Path) -> str:
         "table2": table_2,
         "table3": lambda own: table_3(own, made),
         "figure4": lambda own: figure_4(own, joined, made),
-        "penalty": penalty,
+        "penalty": lambda own: penalty(own, every_student(zoo)),
         "prune": pruned,
     }
     lines = ["# Results", "",

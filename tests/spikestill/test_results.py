@@ -11,7 +11,9 @@ from spikestill.common.errors import UserError
 
 CARD = {
     "mean": 310.0, "ci95": [300.0, 320.5], "training_seconds": 7200, "teacher": 320.0, "percent_of_teacher": 96.9,
-    "percent_of_margin": 96.8, "cores": 1900, "recipe": {"steps": 8000, "batch_size": 128, "loss": "kl"},
+    "percent_of_margin": 96.8, "cores": 1900, "game": "breakout",
+    "recipe": {"steps": 8000, "batch_size": 128, "loss": "kl", "sparsity": 1e-4},
+    "decision": {"operations": {"activation_sparsity": 0.5}, "truenorth": {"total_j_pipelined": 8e-5}},
     "curve": [{"step": 8000}], "training_frames_in_all": 4_000_000,
     "went_on_from": [
         {"training_seconds": 1800, "recipe": {"steps": 7000, "batch_size": 128}, "curve": [{"step": 6500}]}
@@ -95,7 +97,14 @@ def test_a_penalty_stands_with_the_spikes_that_it_leaves(tmp_path):
         "values": {"distill.sparsity": 0.01, "distill.sparsity_form": "features"}, "map.cores": 1886,
         "estimate.operations.activation_sparsity": 0.84, "estimate.truenorth.total_j_pipelined": 7.5e-5,
     }  # fmt: skip
-    found = results.penalty([cell])
+    student = {
+        "game": "pong", "mean": 18.25, "ci95": [18.0, 18.5], "cores": 1890, "training_seconds": 1800,
+        "recipe": {"sparsity": 0.5, "sparsity_form": "neurons", "batch_size": 128}, "curve": [{"step": 7000}],
+        "decision": {"operations": {"activation_sparsity": 0.875}, "truenorth": {"total_j_pipelined": 7e-5}},
+    }  # fmt: skip
+    found = results.penalty([cell], [("sparse", student)])
+    shipped = "| pong, the zoo's sparse | neurons | 0.5 | 18.25 | 18.00 to 18.50 | 12.5 | 1,890 | 0.07 | "
+    assert f"{shipped}7,000 x 128 batches, 0.50 h |" in found
     assert (
         "| pong | features | 0.01 | 17.50 | 17.00 to 18.00 | 16.0 | 1,886 | 0.075 | 1 seed, 0.50 h |" in found
     )

@@ -207,11 +207,11 @@ def new_state(o: Any, settings: Settings, rng: np.random.Generator) -> AgentStat
         Trained.new(o, actor[None], kahan and methods.kahan_actor, scale),
         Trained.new(o, critics, kahan, scale),
         None if temperature is None else Trained.new(o, temperature, kahan, scale),
-        o.array(critics),
-        o.array(actor[None][:0] if sac else actor[None]),
+        o.rows(critics),
+        o.rows(actor[None][:0] if sac else actor[None]),
         {},
         None if encoder is None else Trained.new(o, encoder, kahan, scale),
-        o.zeros(0, 0) if encoder is None else o.array(encoder),
+        o.zeros(0, 0) if encoder is None else o.rows(encoder),
     )
     if methods.kahan_momentum:
         for name, (own, _) in state.targets.items():

@@ -5,15 +5,15 @@ elementwise operations are computed in fp32 and rounded once, products are summe
 is the order of the sums, the transcendental functions, and a division by a number of the host, which a GPU makes a
 multiplication.
 
-An update launches some hundred kernels and waits for the device where the host decides: whether gradients are finite,
-and what the temperature is.
+An update of SAC from states launches some 340 kernels in fp16 and waits for the device about 20 times: for the batch,
+where the host decides whether gradients are finite, for the temperature, and for what is reported.
 
 Axis suffixes as in ``operations.py``; H, W rows and columns, C channels, K = 9 C numbers of a patch.
 """
 
 from __future__ import annotations
 
-import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,6 +30,10 @@ from spikestill.teacher.control.tensor_formulas import on_tensors
 
 TYPES = dict(zip(NATIVE, (torch.float64, torch.float32, torch.bfloat16, torch.float16), strict=True))
 """PyTorch's name of each format."""
+ALIGNED = 128
+"""Numbers: 256 bytes in fp16."""
+SLICE = 1 << 22
+"""Parameters that an optimiser's step takes at a time, for it needs several times their memory."""
 
 
 class DeviceOperations:
@@ -41,11 +45,11 @@ class DeviceOperations:
 
     Attributes:
         shares: 1: a loop over parameters is one kernel.
-        images: None: all images of a batch at once.
+        at_once: None: all images of a batch go through convolutions at once.
     """
 
     shares = 1
-    images = None
+    at_once = None
 
     def __init__(self, form: NumberFormat, device: torch.device) -> None:
         self.form, self.device = form, device
@@ -53,6 +57,11 @@ class DeviceOperations:
         self.wide = torch.promote_types(self.type, torch.float32)
         self.watch: list[str] | None = None
         self.f = on_tensors()
+        # Sums of products in fp32 throughout: no reduced precision in fp16 and bf16, no TF32 in fp32.
+        matmul = torch.backends.cuda.matmul
+        matmul.allow_fp16_reduced_precision_reduction = False
+        matmul.allow_bf16_reduced_precision_reduction = False
+        matmul.allow_tf32 = False
 
     def _seen(self, operation: str, *results: Tensor) -> None:
         if self.watch is not None and not all(self.finite(each) for each in results):
@@ -73,8 +82,16 @@ class DeviceOperations:
         return values.clone()
 
     def finite(self, values: Tensor) -> bool:
-        """Return whether all of a tensor is finite."""
-        return bool(torch.isfinite(values).all())
+        """Return whether all of a tensor is finite: its largest magnitude is."""
+        return not values.numel() or math.isfinite(float(torch.linalg.vector_norm(values, math.inf)))
+
+    def rows(self, values_NP: npt.NDArray[Any]) -> Tensor:
+        """Return the parameters of N networks in the format; each begins where a GPU's products like it, at a multiple
+        of :data:`ALIGNED` numbers."""
+        networks, numbers = values_NP.shape
+        padded = self.zeros(networks, -(-numbers // ALIGNED) * ALIGNED)[:, :numbers]
+        padded[...] = self.array(values_NP)
+        return padded
 
     def empty(self, *shape: int) -> Tensor:
         """Return a tensor that is not initialised."""
@@ -94,7 +111,8 @@ class DeviceOperations:
 
     def linear(self, x_BI: Tensor, layer: Layer, relu: bool) -> Tensor:
         """Return x W + b (B, O), summed in fp32 and rounded once; max(., 0) where ``relu``."""
-        y_BO = torch.addmm(layer.bias_O, x_BI, layer.weight_IO)
+        # A bias of one axis is added after the sum, in the format, and some kernels want it aligned.
+        y_BO = torch.addmm(layer.bias_O.expand(len(x_BI), -1), x_BI, layer.weight_IO)
         if relu:
             y_BO.relu_()
         self._seen("matrix product, forward", y_BO)
@@ -104,7 +122,7 @@ class DeviceOperations:
         """Return g Wᵀ (B, I); zero where a unit of ``active_BI`` was not active."""
         g_BI = g_BO @ layer.weight_IO.t()
         if active_BI is not None:
-            g_BI.masked_fill_(active_BI <= 0, 0.0)
+            g_BI = torch.where(active_BI > 0, g_BI, 0.0)
         self._seen("matrix product, backward to the activations", g_BI)
         return g_BI
 
@@ -119,10 +137,23 @@ class DeviceOperations:
         self._seen("matrix product, backward to the weights", g_P)
         return finite
 
-    def pixels(self, images_BHWC: npt.NDArray[np.uint8]) -> Tensor:
+    def images(self, frames_B: npt.NDArray[np.uint8]) -> Tensor:
+        """Return stacks uint8 (B, frame, colour, row, column) as images (B, H, W, C), the oldest frame's colours
+        first."""
+        found = torch.from_numpy(np.ascontiguousarray(frames_B)).to(self.device)
+        return found.permute(0, 3, 4, 1, 2).flatten(3)
+
+    def cut(
+        self, images_BHWC: Tensor, rows_BH: npt.NDArray[np.int64], columns_BW: npt.NDArray[np.int64]
+    ) -> Tensor:
+        """Return of each image the rows and columns that are named, (B, H, W, C)."""
+        rows, columns = (torch.from_numpy(each).to(self.device) for each in (rows_BH, columns_BW))
+        image = torch.arange(len(images_BHWC), device=self.device)
+        return images_BHWC[image[:, None, None], rows[:, :, None], columns[:, None, :]]
+
+    def pixels(self, images_BHWC: Tensor) -> Tensor:
         """Return pixels 0..255 divided by 255."""
-        found = torch.from_numpy(np.ascontiguousarray(images_BHWC)).to(self.device)
-        return (found.to(self.wide) / 255).to(self.type)
+        return images_BHWC.to(self.type).div_(255)
 
     def patches(self, x_BHWC: Tensor, stride: int) -> Tensor:
         """Return the 3 x 3 patches of images, (B P, 9 C)."""
@@ -143,7 +174,7 @@ class DeviceOperations:
             for column in range(KERNEL):
                 bottom, right = row + stride * (rows - 1) + 1, column + stride * (columns - 1) + 1
                 found[:, row:bottom:stride, column:right:stride] += taps[:, :, :, row, column]
-        g_BHWC = found.to(self.type).masked_fill_(active_BHWC <= 0, 0.0)
+        g_BHWC = torch.where(active_BHWC > 0, found.to(self.type), 0.0)
         self._seen("convolution, backward to the activations", g_BHWC)
         return g_BHWC
 
@@ -305,6 +336,12 @@ class DeviceOperations:
         self, p: Tensor, m: Tensor, w: Tensor, c: Tensor, g: Tensor, step: int, scale: float, rule: AdamRule
     ) -> None:
         """Step the parameters, in place; ``step`` counts from 1, ``scale`` is the gradients' own."""
+        for each in _slices(p, m, w, c, g):
+            self._adam(each, step, scale, rule)
+        self._seen(STEP, p)
+
+    def _adam(self, parameters: tuple[Tensor, ...], step: int, scale: float, rule: AdamRule) -> None:
+        p, m, w, c, g = parameters
         f, beta1, beta2 = self.f, rule.beta1, rule.beta2
         m.copy_(f["first_moment"](m, g, beta1, 1.0 - beta1, ()))
         if rule.root_form:
@@ -322,7 +359,6 @@ class DeviceOperations:
                 own.copy_(new)
         else:
             p.copy_(f["changed"](p, change, ()))
-        self._seen(STEP, p)
 
     def average(self, target: Tensor, p: Tensor, tau: float) -> None:
         """Move the target's weights towards ``p``, in place."""
@@ -332,22 +368,14 @@ class DeviceOperations:
         self, total: Tensor, c: Tensor, target: Tensor, p: Tensor, tau: float, scale: float
     ) -> None:
         """Move the target's weights towards ``p`` by Kahan momentum, in place."""
-        moved = self.f["averaged_kahan"](total, c, p, tau, scale, ())
-        for own, new in zip((total, c, target), moved, strict=True):
-            own.copy_(new)
+        for *moved, weights in _slices(total, c, target, p):
+            found = self.f["averaged_kahan"](moved[0], moved[1], weights, tau, scale, ())
+            for own, new in zip(moved, found, strict=True):
+                own.copy_(new)
         self._seen("Kahan momentum", total)
 
 
-@contextlib.contextmanager
-def sums_in_fp32() -> Iterator[None]:
-    """Let a GPU sum products of fp16 and bf16 in fp32 throughout, and products of fp32 without TF32."""
-    matmul = torch.backends.cuda.matmul
-    names = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction", "allow_tf32")
-    before = {name: getattr(matmul, name) for name in names}
-    try:
-        for name in names:
-            setattr(matmul, name, False)
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(matmul, name, value)
+def _slices(*parameters: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the same slices of tensors along their last axis, (..., P) each; one may be empty."""
+    for begin in range(0, parameters[0].shape[-1], SLICE):
+        yield tuple(each[..., begin : begin + SLICE] for each in parameters)

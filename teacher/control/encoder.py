@@ -156,7 +156,7 @@ class Projection(NamedTuple):
 def shares(o: Any, both: Both, work: Callable[[slice, int], None], rows: int) -> None:
     """Do ``work(rows, part)`` of all rows, so many at a time as the operations take images, even times beside odd ones;
     ``part`` is 0 or 1."""
-    at_once = o.images or rows
+    at_once = o.at_once or rows
 
     def share(part: int) -> None:
         for begin in range(part * at_once, rows, 2 * at_once):

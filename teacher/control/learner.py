@@ -289,7 +289,7 @@ def critic_features(o: Any, state: AgentState, settings: Settings, frames_N: Any
 
 def _features(o: Any, state: AgentState, settings: Settings, frames_N: Any, head: Head) -> Any:
     rule, trained = sac_pixels.encoder_of(state, settings)
-    x_NX = flat_features(o, rule, rule.convolutions(trained.p_NP[0]), sac_pixels.images(frames_N))
+    x_NX = flat_features(o, rule, rule.convolutions(trained.p_NP[0]), o.images(frames_N))
     return project(o, rule, effective(o, rule, head), x_NX).features_BZ
 
 

@@ -87,11 +87,11 @@ class HostOperations:
 
     Attributes:
         shares: into how many pieces a loop over parameters is cut, one for each of two threads.
-        images: how many go through convolutions at a time; None: all of a batch.
+        at_once: images that go through convolutions at a time; None: all of a batch.
     """
 
     shares = 2
-    images = 1
+    at_once = 1
 
     def __init__(self, form: NumberFormat) -> None:
         self.form = form
@@ -123,6 +123,10 @@ class HostOperations:
     def finite(self, values: Array) -> bool:
         """Return whether all of an array is finite."""
         return bool(np.isfinite(values).all())
+
+    def rows(self, values_NP: npt.NDArray[Any]) -> Array:
+        """Return the parameters of N networks in the format, a row each."""
+        return self.array(values_NP)
 
     def empty(self, *shape: int) -> Array:
         """Return an array that is not initialised."""
@@ -168,6 +172,22 @@ class HostOperations:
         finite = bool(round_all(g_P, self.q))
         self._seen("matrix product, backward to the weights", g_P)
         return finite
+
+    def images(self, frames_B: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Return stacks uint8 (B, frame, colour, row, column) as images (B, H, W, C), the oldest frame's colours
+        first."""
+        found = np.ascontiguousarray(frames_B.transpose(0, 3, 4, 1, 2))
+        return found.reshape(*found.shape[:3], -1)
+
+    def cut(
+        self,
+        images_BHWC: npt.NDArray[np.uint8],
+        rows_BH: npt.NDArray[np.int64],
+        columns_BW: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.uint8]:
+        """Return of each image the rows and columns that are named, (B, H, W, C)."""
+        image = np.arange(len(images_BHWC))
+        return images_BHWC[image[:, None, None], rows_BH[:, :, None], columns_BW[:, None, :]]
 
     def pixels(self, images_BHWC: npt.NDArray[np.uint8]) -> Array:
         """Return pixels 0..255 divided by 255."""
@@ -338,18 +358,18 @@ class HostOperations:
 
     def multiply(self, x_P: Array, factor: float) -> bool:
         """x ← factor · x; return True where all of it is finite then."""
-        return bool(kernels.multiply(x_P, self.real(factor), self.q))
+        return bool(kernels.multiply(x_P.reshape(-1), self.real(factor), self.q))
 
     def adam(
         self, p: Array, m: Array, w: Array, c: Array, g: Array, step: int, scale: float, rule: AdamRule
     ) -> None:
         """Step the parameters, in place; ``step`` counts from 1, ``scale`` is the gradients' own."""
-        real = self.real
+        real, flat = self.real, [each.reshape(-1) for each in (p, m, w, c, g)]
         beta2, rest2 = rule.beta2, 1.0 - rule.beta2
         if rule.root_form:
             beta2, rest2 = beta2**0.5, rest2**0.5
         kernels.adam(
-            p, m, w, c, g, real(rule.beta1), real(1.0 - rule.beta1), real(beta2), real(rest2),
+            *flat, real(rule.beta1), real(1.0 - rule.beta1), real(beta2), real(rest2),
             real(rule.rate / (1.0 - rule.beta1**step)), real((1.0 - rule.beta2**step) ** 0.5),
             real(self.scalar(scale * rule.epsilon)), rule.root_form, rule.kahan, self.q,
         )  # fmt: skip

@@ -48,10 +48,9 @@ class Trained:
     @staticmethod
     def new(o: Any, initial_NP: npt.NDArray[np.float64], kahan: bool, scale: float) -> Trained:
         """Return parameters that no step has changed yet."""
-        networks, count = initial_NP.shape
-        m, w, g = (o.zeros(networks, count) for _ in range(3))
-        c = o.zeros(networks, count if kahan else 0)
-        return Trained(o.array(initial_NP), g, m, w, c, scale=scale)
+        zeros_NP = np.zeros_like(initial_NP)
+        m, w, g, c = (o.rows(each) for each in (*(zeros_NP,) * 3, zeros_NP if kahan else zeros_NP[:, :0]))
+        return Trained(o.rows(initial_NP), g, m, w, c, scale=scale)
 
     def arrays(self, o: Any) -> dict[str, npt.NDArray[Any]]:
         """Return the whole state by name; gradients are none of it."""
@@ -96,8 +95,12 @@ def step(
 
 
 def share_of(array_NP: Any, part: tuple[int, int]) -> Any:
-    """Return the k-th of n shares of an array's elements, flat, as a view; ``part`` is (k, n)."""
-    flat, (number, shares) = array_NP.reshape(-1), part
+    """Return the k-th of n shares of an array's elements, flat, as a view; ``part`` is (k, n). One share of all is the
+    array itself, whose rows need not lie one behind the other."""
+    number, shares = part
+    if shares == 1:
+        return array_NP
+    flat = array_NP.reshape(-1)
     return flat[len(flat) * number // shares : len(flat) * (number + 1) // shares]
 
 

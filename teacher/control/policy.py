@@ -23,7 +23,6 @@ from spikestill.teacher.control.encoder import EffectiveHead, Head, effective, f
 from spikestill.teacher.control.fixed_learner import load_fixed_policy
 from spikestill.teacher.control.operations import HostOperations, Layer
 from spikestill.teacher.control.play import joined, within
-from spikestill.teacher.control.sac_pixels import images
 
 Array = npt.NDArray[np.float32]
 
@@ -68,7 +67,7 @@ class ControlPolicy:
             state_BS = self._o.array(given)
             return {"actor": state_BS, "critic": state_BS}
         found: dict[str, list[Array]] = {name: [] for name in self._heads}
-        for image in images(given):
+        for image in self._o.images(given):
             x = flat_features(self._o, encoder.rule, self._convolutions, image[None])
             for name, head in self._heads.items():
                 found[name].append(project(self._o, encoder.rule, head, x).features_BZ)

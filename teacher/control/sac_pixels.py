@@ -24,8 +24,6 @@ from spikestill.teacher.control.actor_critic import (
     target_values,
 )
 from spikestill.teacher.control.encoder import (
-    CHANNELS,
-    SIDE,
     EffectiveHead,
     EncoderRule,
     convolve,
@@ -65,18 +63,11 @@ class PixelNoise(NamedTuple):
         )
 
 
-def images(frames_B: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Return stacks (B, frame, colour, row, column) as images (B, H, W, C), the oldest frame's colours first."""
-    return np.ascontiguousarray(frames_B.transpose(0, 3, 4, 1, 2)).reshape(-1, SIDE, SIDE, CHANNELS)
-
-
-def cropped(
-    images_BHWC: npt.NDArray[np.uint8], shift_B2: npt.NDArray[np.int64], crop: int
-) -> npt.NDArray[np.uint8]:
+def cropped(o: Any, images_BHWC: Any, shift_B2: npt.NDArray[np.int64], crop: int) -> Any:
     """Return each image padded by ``crop`` copies of its edges and cut at ``shift``, where ``crop`` moves nothing."""
     side = np.arange(images_BHWC.shape[1])
-    rows, columns = (np.clip(side + shift_B2[:, axis, None] - crop, 0, side[-1]) for axis in (0, 1))
-    return images_BHWC[np.arange(len(images_BHWC))[:, None, None], rows[:, :, None], columns[:, None, :]]
+    rows_BH, columns_BW = (np.clip(side + shift_B2[:, axis, None] - crop, 0, side[-1]) for axis in (0, 1))
+    return o.cut(images_BHWC, rows_BH, columns_BW)
 
 
 def update(
@@ -94,12 +85,12 @@ def update(
     """
     rule, encoder = encoder_of(state, settings)
     crop, flat = settings.config.crop, state.actor
-    now, following = images(batch.obs_BS), images(batch.next_obs_BS)
-    crops = cropped(now, noise.shift_B2, crop)
-    next_VHWC = np.concatenate([following, cropped(following, noise.next_shift_B2, crop)])
+    now, following = o.images(batch.obs_BS), o.images(batch.next_obs_BS)
+    crops = cropped(o, now, noise.shift_B2, crop)
+    next_VHWC = o.stacked([following, cropped(o, following, noise.next_shift_B2, crop)])
     head = effective(o, rule, rule.head(flat.p_NP[0]))
     target_B = targets(o, state, settings, batch, next_VHWC, o.array(noise.next_VD), head, both)
-    found = learn_encoder(o, state, settings, batch, np.concatenate([now, crops]), target_B, both)
+    found = learn_encoder(o, state, settings, batch, o.stacked([now, crops]), target_B, both)
     if state.updates % settings.config.actor_period == 0:
         net, critic_head = rule.whole(encoder.p_NP[0])
         x_BX = flat_features(o, rule, net, crops, both)

@@ -41,7 +41,6 @@ from spikestill.common.training import (
 from spikestill.configs.control import ControlConfig
 from spikestill.configs.loading import plain
 from spikestill.teacher.control.blas import one_thread
-from spikestill.teacher.control.device_operations import sums_in_fp32
 from spikestill.teacher.control.frame_replay import FrameReplay
 from spikestill.teacher.control.lanes import Both, OtherThread, in_turn
 from spikestill.teacher.control.learner import DivergedError, Learner, make_learner
@@ -273,7 +272,6 @@ def run(config: ControlConfig, run_dir: Path, *, resume: bool = False) -> StageR
     with (
         contextlib.closing(Trainings(config, checkpoint if resume else None)) as trainings,
         one_thread(),
-        sums_in_fp32(),
         fixed_fast.at_most(config.threads),
     ):
         provenance = dataclasses.replace(Provenance.of(config, config.seed), parents=trainings.parents)
@@ -357,4 +355,10 @@ def _naming_checkpoint(checkpoint: Path, trainings: Trainings, provenance: Prove
         raise UserError(
             f"{trainings.config.environment.game}, step {trainings.step:,}, {error.what}; {good}",
             error.remedy,
+        ) from error
+    except torch.OutOfMemoryError as error:
+        raise UserError(
+            f"{trainings.config.environment.game}, step {trainings.step:,}: the GPU has not the memory for an update "
+            f"of batch_size {trainings.config.batch_size:,} and hidden {trainings.config.hidden}",
+            "train in another --run_dir with a lower --batch_size, or on a larger GPU",
         ) from error

@@ -14,7 +14,7 @@ from spikestill.common.errors import UserError
 from spikestill.common.precision.names import NATIVE
 from spikestill.common.precision.rounding import number_format
 from spikestill.teacher.control import networks
-from spikestill.teacher.control.device_operations import DeviceOperations, sums_in_fp32
+from spikestill.teacher.control.device_operations import DeviceOperations
 from spikestill.teacher.control.learner import FloatLearner, first_overflow, mean_or_sample
 from spikestill.teacher.control.operations import AdamRule, HostOperations, Layer, PolicyRule
 from tests.teacher.control.agents import OFF, Agent, D, S, config_of, numbers, pictured
@@ -144,13 +144,12 @@ def test_products_differ_in_the_last_bit_at_most(precision, device):
     host.weight_gradient(x, g, into)
     for each in into:
         host.finish(each.reshape(-1))
-    with sums_in_fp32():
-        other.weight_gradient(other.array(x), other.array(g), into_there)
-        pairs = [
-            (other.linear(other.array(x), there, True), host.linear(x, layer, True)),
-            (other.backward(other.array(g), there, other.array(x)), host.backward(g, layer, x)),
-            (into_there.weight_IO, into.weight_IO), (into_there.bias_O, into.bias_O),
-        ]  # fmt: skip
+    other.weight_gradient(other.array(x), other.array(g), into_there)
+    pairs = [
+        (other.linear(other.array(x), there, True), host.linear(x, layer, True)),
+        (other.backward(other.array(g), there, other.array(x)), host.backward(g, layer, x)),
+        (into_there.weight_IO, into.weight_IO), (into_there.bias_O, into.bias_O),
+    ]  # fmt: skip
     for theirs, ours in pairs:
         # Sums that cancel have a larger error than their own last bit: measured by the terms', 300 of size 1.
         assert np.abs(other.host(theirs) - ours).max() <= 16 * 2.0**-host.form.mantissa
@@ -195,7 +194,7 @@ def test_in_fp16_a_training_stays_as_near_to_fp64_as_the_emulated_one(pixels, de
     host, other = both_operations("fp16", device)
     agents = [exact, *(Agent(config_of("sac", precision="fp16", **options), o=o) for o in (host, other))]
     start = exact.weights().copy()
-    with np.errstate(all="ignore"), sums_in_fp32():
+    with np.errstate(all="ignore"):
         for seed in range(8 if pixels else 60):
             for agent in agents:
                 rng = np.random.default_rng(seed)
@@ -211,7 +210,7 @@ def test_in_fp16_a_training_stays_as_near_to_fp64_as_the_emulated_one(pixels, de
 
 
 @on_each_device
-def test_naive_fp16_breaks_there_too_and_the_operation_is_named(device):
+def test_naive_fp16_breaks_there_too(device):
     agent = Agent(config_of("sac", precision="fp16"), o=DeviceOperations(number_format("fp16"), device))
     for seed in range(3):
         agent.update(numbers(np.random.default_rng(seed)))
@@ -299,10 +298,55 @@ def test_without_a_gpu_the_learner_says_so():
         FloatLearner(config_of("sac", device="cuda"), S, D, 0)
 
 
-def test_reduced_precision_is_off_within_and_restored_after():
+def test_a_gpu_sums_products_in_fp32():
+    DeviceOperations(number_format("fp16"), torch.device("cpu"))
     matmul = torch.backends.cuda.matmul
-    before = matmul.allow_fp16_reduced_precision_reduction
-    with sums_in_fp32():
-        assert not matmul.allow_fp16_reduced_precision_reduction
-        assert not matmul.allow_tf32
-    assert matmul.allow_fp16_reduced_precision_reduction == before
+    assert not matmul.allow_fp16_reduced_precision_reduction
+    assert not matmul.allow_bf16_reduced_precision_reduction
+    assert not matmul.allow_tf32
+
+
+@on_each_device
+def test_every_network_s_parameters_begin_where_products_like_it(device):
+    agent = Agent(
+        config_of("sac", precision="fp16", methods={}), o=DeviceOperations(number_format("fp16"), device)
+    )
+    assert agent.state.critics.p_NP.shape[1] % 8, "else nothing is shown"
+    for group in (agent.state.critics.p_NP, agent.state.critics.g_NP, agent.state.target_NP):
+        assert [network.data_ptr() % 16 for network in group] == [0, 0]
+
+
+@on_each_device
+def test_a_step_in_slices_is_the_step_of_the_whole(device, monkeypatch):
+    agents = []
+    for slices in (1 << 22, 100):
+        monkeypatch.setattr("spikestill.teacher.control.device_operations.SLICE", slices)
+        o = DeviceOperations(number_format("fp16"), device)
+        agents.append(Agent(config_of("sac", precision="fp16", methods={}), o=o))
+        for seed in range(3):
+            agents[-1].update(numbers(np.random.default_rng(seed)))
+    assert np.array_equal(agents[0].weights(), agents[1].weights())
+
+
+@pytest.mark.parametrize("values", [[1.0, np.nan], [np.inf, 0.0], [-np.inf], [65504.0, -65504.0], []])
+def test_finite_tells_nan_and_infinity_of_either_sign(values):
+    o = DeviceOperations(number_format("fp16"), torch.device("cpu"))
+    assert o.finite(o.array(values)) == bool(np.isfinite(values).all())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_wide_agent_learns_on_a_gpu_what_it_learns_on_the_host(precision):
+    """Wide enough for the kernels that a published width meets."""
+    form = number_format(precision)
+    config = config_of("sac", precision=precision, methods={}, hidden=(1024, 1024), batch_size=256)
+    agents = [
+        Agent(config, o=o) for o in (HostOperations(form), DeviceOperations(form, torch.device("cuda")))
+    ]
+    start = agents[0].weights().copy()
+    for seed in range(3):
+        for agent in agents:
+            agent.update(numbers(np.random.default_rng(seed), 256))
+    moved = np.linalg.norm(agents[0].weights() - start)
+    apart = np.linalg.norm(agents[1].weights() - agents[0].weights())
+    assert apart < (0.02 if precision == "fp32" else 0.3) * moved

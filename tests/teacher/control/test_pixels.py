@@ -5,13 +5,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from spikestill.common.precision.rounding import number_format
 from spikestill.configs.control import EPSILON
 from spikestill.teacher.control import networks
 from spikestill.teacher.control.encoder import LARGEST, SIDES, STRIDES
 from spikestill.teacher.control.frame_replay import FrameReplay
 from spikestill.teacher.control.lanes import OtherThread
 from spikestill.teacher.control.learner import FloatLearner, update_of
-from spikestill.teacher.control.sac_pixels import cropped, images
+from spikestill.teacher.control.operations import HostOperations
+from spikestill.teacher.control.sac_pixels import cropped
 from tests.teacher.control.agents import OFF, Agent, D, config_of, pictured
 
 SMALL = {
@@ -264,12 +266,13 @@ def test_the_critics_learn_brightness_from_pictures():
 
 def test_a_crop_moves_the_picture_and_repeats_its_edge():
     frames = np.arange(2 * 9 * 84 * 84, dtype=np.int64).astype(np.uint8).reshape(2, 3, 3, 84, 84)
-    pictures = images(frames)
+    o = HostOperations(number_format("fp32"))
+    pictures = o.images(frames)
     assert pictures.shape == (2, SIDES[0], SIDES[0], 9)
     assert np.array_equal(pictures[1, 5, 7], frames[1, :, :, 5, 7].reshape(-1))
-    same = cropped(pictures, np.full((2, 2), 4), 4)
+    same = cropped(o, pictures, np.full((2, 2), 4), 4)
     assert np.array_equal(same, pictures)
-    moved = cropped(pictures, np.array([[0, 8], [8, 0]]), 4)
+    moved = cropped(o, pictures, np.array([[0, 8], [8, 0]]), 4)
     assert np.array_equal(moved[0, 4:, :-4], pictures[0, :-4, 4:])
     assert np.array_equal(moved[1, :-4, 4:], pictures[1, 4:, :-4])
     assert np.array_equal(moved[0, 0, -1], pictures[0, 0, -1])

@@ -19,6 +19,8 @@ import numpy.typing as npt
 Series = tuple[str, Sequence[float], Sequence[float]]
 Bar = tuple[float, tuple[float, float] | None]
 """A value, and its interval where there is one."""
+Point = tuple[str, float, Bar]
+"""A name, a place on the x axis and what was found there."""
 Bounds = tuple[float, float, float, float]
 COLOURS = 4
 """Colours that the page has."""
@@ -244,6 +246,41 @@ def bar_chart(
     parts += _rules(rules, bounds, right, height)
     parts += [*whiskers, *_legend([name for name, _ in series], rules_name)]
     return _svg(parts, width, height, y_label)
+
+
+def point_chart(
+    series: Sequence[tuple[str, Sequence[Point]]],
+    x_label: str,
+    y_label: str,
+    *,
+    width: int = 720,
+    height: int = 320,
+    room: int = 150,
+) -> str:
+    """Return named points with whiskers on their intervals; the x axis begins at 0, and a legend names the series.
+
+    The names stand in a column on the right, ``room`` wide, from top to bottom as the points do; a line leads to each.
+    """
+    points = [(index, point) for index, (_, own) in enumerate(series) for point in own]
+    ends = [end for _, (_, _, (value, ci)) in points for end in (value, *(ci or ()))]
+    margin = 0.08 * (max(ends) - min(ends)) or 1.0
+    plot = width - room
+    bounds = (0.0, 1.06 * max(x for _, (_, x, _) in points), min(ends) - margin, max(ends) + margin)
+    lines, marks, label_y = [], [], -math.inf
+    for index, (name, x, (value, ci)) in sorted(points, key=lambda each: -each[1][2][0]):
+        left, top = _x(x, bounds, plot), _y(value, bounds, height)
+        label_y = max(top, label_y + 14)
+        lines.append(_line("grid", left, top, plot, label_y))
+        lines.append(_text(plot + 5, label_y + 4, name, anchor="start", strong=True))
+        told = f"{name}: {value:,.4g}" + (f" ({ci[0]:,.4g} to {ci[1]:,.4g})" if ci else "") + f" at {x:,.4g}"
+        if ci:
+            marks.append(_line("interval", left, _y(ci[0], bounds, height), left, _y(ci[1], bounds, height)))
+        place = f'cx="{left:.1f}" cy="{top:.1f}" r="4.5"'
+        marks.append(f'<circle class="fill s{index}" {place}><title>{escape(told)}</title></circle>')
+    parts = [_frame(bounds, x_label, y_label, plot, height, False), *lines, *marks]
+    return _svg(
+        [*parts, *_legend([name for name, _ in series])], width, height, f"{y_label} against {x_label}"
+    )
 
 
 def standalone(svg: str) -> str:

@@ -1,11 +1,14 @@
-"""Figures 3 and 4 of McKinstry 2018 as pictures, of our students; what was not run has no bar."""
+"""Figures 3 and 4 of McKinstry 2018 as pictures, of our students, and their scores against their spikes.
+
+What was not run has no bar.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spikestill.charts import Bar, bar_chart, standalone
+from spikestill.charts import Bar, Point, bar_chart, point_chart, standalone
 from spikestill.common.atari import PAPER_GAMES
 from spikestill.result_cells import (
     COUNTS,
@@ -16,6 +19,7 @@ from spikestill.result_cells import (
     by_net,
     cards,
     cells,
+    every_student,
     joint_shares,
     mean,
     several,
@@ -112,9 +116,33 @@ def caption_4(found: Sequence[Cell], students: Sequence[Card], single: Mapping[s
             "student of two games is measured by the zoo's students of one, each by its recipe.", ""]  # fmt: skip
 
 
+def spikes_of(found: Sequence[Cell], students: Sequence[tuple[str, Card]]) -> list[tuple[str, list[Point]]]:
+    """Return the points of score against spikes, by series: the zoo's students and the sweep's cells."""
+    silent, percent = "estimate.operations.activation_sparsity", "evaluate.percent_of_teacher"
+    shipped: list[Point] = []
+    for name, card in students:
+        if bar := of_card(card):
+            firing = 100 * (1 - card["decision"]["operations"]["activation_sparsity"])
+            shipped.append((f"{card['game'].replace('_', ' ')} {name}".strip(), firing, bar))
+    tried: list[Point] = [
+        (f"{cell['game'].replace('_', ' ')} {cell['values'].get('distill.sparsity', '')}", 100 * (1 - cell[silent]),
+         of_cell(cell))
+        for cell in found if silent in cell and percent in cell
+    ]  # fmt: skip
+    return [(name, own) for name, own in (("the zoo's students", shipped), ("the sweep's", tried)) if own]
+
+
+def spikes_picture(series: Sequence[tuple[str, Sequence[Point]]]) -> str:
+    """Return score against spikes as the text of an SVG file."""
+    return standalone(point_chart(series, "% of the neurons that fire", "% of the teacher's score"))
+
+
 def pictures(zoo: Path, documents: Path) -> dict[str, str]:
     """Return file name to text of every picture, from the zoo's cards and the kept sweeps."""
     made, own = cards(zoo, "student-1chip"), cells(documents / "table3.json")
     drawn = {f"figure3-{loss}.svg": figure_3(rows_3(own, made, loss), loss) for loss in LOSSES}
     joint = figure_4(cells(documents / "figure4.json"), several(zoo), made)
-    return {name: f"{text}\n" for name, text in (drawn | {"figure4.svg": joint}).items()}
+    drawn["figure4.svg"] = joint
+    if points := spikes_of(cells(documents / "penalty.json"), every_student(zoo)):
+        drawn["fewer-spikes.svg"] = spikes_picture(points)
+    return {name: f"{text}\n" for name, text in drawn.items()}

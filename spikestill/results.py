@@ -319,12 +319,14 @@ def penalty(own: Sequence[Cell], students: Sequence[tuple[str, Card]]) -> list[s
     ]  # fmt: skip
     heads = ["game", "form", "weight", "score", "95 % interval", "% of the neurons that fire", "cores",
              "mJ a decision (TrueNorth, estimated)", "budget"]  # fmt: skip
+    picture = ["![Score against spikes](images/fewer-spikes.svg)", ""] if rows else []
     return [
         "## Fewer spikes",
         "",
         "The zoo's students of one game, then `spikestill sweep penalty`.",
         "",
         *table(heads, rows or [[""] * len(heads)]),
+        *picture,
     ]
 
 

@@ -26,7 +26,7 @@ from spikestill.runtime.controls import checked
 from spikestill.runtime.frame_ring import STATES
 from spikestill.runtime.hdr import HdrHistogram
 from spikestill.runtime.onlooker import Seat
-from spikestill.runtime.perturb import KINDS
+from spikestill.runtime.perturb import kinds_for
 from spikestill.runtime.scene import Scene
 from spikestill.runtime.telemetry import COUNTS, Told, prometheus
 
@@ -107,12 +107,13 @@ class Broadcast:
                 layout = actor.layout
                 cores = {key: layout[f"{key}_U"].tolist() for key in ("column", "row", "layer")}
                 cores["chip"] = layout["chip"].tolist()
-            agents.append({"name": actor.name, "note": actor.note, "cores": cores})
+            kinds = kinds_for(sees_pictures=scene.sees_pictures, has_cores=cores is not None)
+            agents.append({"name": actor.name, "note": actor.note, "cores": cores, "kinds": kinds})
         self.texts["scene"] = json.dumps(
             {
                 "type": "scene", "game": scene.game, "actions": scene.actions, "rate_hz": scene.rate_hz,
                 "frames_per_decision": scene.frames_per_decision, "bounds": scene.bounds, "atari": scene.atari,
-                "agents": agents, "notice": scene.notice, "known_agents": live_agents(), "kinds": KINDS,
+                "agents": agents, "notice": scene.notice, "known_agents": live_agents(),
                 "known_games": environment_names(), "states": STATES,
             }
         )  # fmt: skip

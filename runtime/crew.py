@@ -13,6 +13,7 @@ from spikestill.configs.play import PlayConfig
 from spikestill.runtime.agents import Agent, agent_files, open_agent
 from spikestill.runtime.clock import Clock
 from spikestill.runtime.live import LiveGame, open_game
+from spikestill.runtime.perturb import is_picture
 from spikestill.runtime.scene import Actor, Scene
 from spikestill.runtime.session import Session
 from spikestill.runtime.telemetry import Telemetry
@@ -86,6 +87,7 @@ def scene_of(sessions: list[Session], notes: Sequence[str] = (), notice: str = "
         atari=game.spec.family == "atari",
         notice=notice,
         bounds=tuple(zip(box.low, box.high, strict=True)) if isinstance(box, Box) else (),
+        sees_pictures=any(is_picture(field) for field in game.spec.fields),
     )
 
 

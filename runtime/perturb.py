@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from spikestill.common.environment import Observations
+from spikestill.common.environment import Field, Observations
 from spikestill.deploy.core_map import CoreMap
 
 SIGHT = ("noise", "occlusion")
@@ -23,6 +23,18 @@ KINDS = (*SIGHT, "sticky", *BODY)
 NEVER = np.iinfo(np.int32).max
 NOISE_LEVELS = 128
 """Standard deviation of the noise at amount 1, in grey levels."""
+
+
+def is_picture(field: Field) -> bool:
+    """Return whether a field of an observation is a picture, which a part of can be hidden."""
+    return field.dtype == "uint8" and len(field.shape) >= 2
+
+
+def kinds_for(*, sees_pictures: bool, has_cores: bool) -> list[str]:
+    """Return the disturbances that change something for an agent."""
+    return [
+        kind for kind in KINDS if (sees_pictures or kind != "occlusion") and (has_cores or kind not in BODY)
+    ]
 
 
 def disturbance(kind: str, amount: float, seed: int) -> Callable[[Observations], Observations] | None:

@@ -44,6 +44,7 @@ class Scene:
         atari: its pixels are wider than high, 4 to 3.
         notice: what viewers are to be told, '' for nothing.
         bounds: (low, high) of each action that is a number, () where one of them is chosen.
+        sees_pictures: some of what the agents see are pictures.
     """
 
     game: str
@@ -54,6 +55,7 @@ class Scene:
     atari: bool = True
     notice: str = ""
     bounds: tuple[tuple[float, float], ...] = ()
+    sees_pictures: bool = True
 
     def bars(self, part: np.void) -> npt.NDArray[np.float64]:
         """Return how long each action's bar is, float64 (A,), 0..1.

@@ -210,6 +210,12 @@ def ancestors(kind: str, provenance: Provenance, folders: list[Path]) -> list[di
     return told
 
 
+def buffer_of(source: Path, provenance: Provenance) -> Path:
+    """Return the buffer that a student learnt from: the one beside it, else the one that its options name."""
+    beside = source.parent / "buffer.h5"
+    return beside if beside.is_file() else Path(str(provenance.config.get("buffer") or beside))
+
+
 def decision_costs(student: Path, core_map: Path, buffer: Path) -> dict[str, Any]:
     """Return what a decision costs, estimated on frames of the buffer that the student learnt from, if it is there."""
     from spikestill.deploy.estimate import run
@@ -294,7 +300,7 @@ def publish_student(
             "regret": training["curve"][-1]["validation_regret"],
             "cores": mapped.summary["cores"],
             "chips": mapped.summary["chips"],
-            "decision": decision_costs(path, core_map, source.parent / "buffer.h5"),
+            "decision": decision_costs(path, core_map, buffer_of(source, provenance)),
             **training,
             "went_on_from": went_on_from,
         }

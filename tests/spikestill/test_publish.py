@@ -148,6 +148,17 @@ def test_a_published_student_of_two_games_is_scored_in_both(tmp_path):
         publish.publish_student("pong", tmp_path / "run" / "student.safetensors", folder, 1, [])
 
 
+def test_what_a_decision_costs_is_estimated_on_the_buffer_that_the_student_learnt_from(tmp_path):
+    """On random frames more neurons fire than on a game's."""
+    named, source = tmp_path / "first" / "buffer.h5", tmp_path / "second" / "student.safetensors"
+    provenance = Provenance.of({"buffer": str(named)}, 0)
+    assert publish.buffer_of(source, provenance) == named
+    source.parent.mkdir()
+    (source.parent / "buffer.h5").touch()
+    assert publish.buffer_of(source, provenance) == source.parent / "buffer.h5"
+    assert publish.buffer_of(tmp_path / "student.safetensors", Provenance.of({}, 0)) == tmp_path / "buffer.h5"
+
+
 @pytest.mark.parametrize("name", ["../pong", "Sparse", "a b", "-"])
 def test_a_variant_s_name_is_a_word(name):
     with pytest.raises(

@@ -9,8 +9,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,9 +20,9 @@ pytest.importorskip("ray", reason="needs Ray: pip install 'spikestill[sweep]'")
 
 from spikestill.cli import main
 from spikestill.common.errors import UserError
-from spikestill.common.provenance import file_sha256
 from spikestill.sweep.cluster import check_answers
 from spikestill.sweep.worker import Job, attempts, run_stage, share_of_cores
+from tests.sweep.running import begun, command, sweeping
 
 SCORES = """
 stages: [evaluate]
@@ -34,22 +32,6 @@ options:
 grid:
   evaluate.seed: [0, 1]
 """
-STUDENTS = """
-stages: [record, distill]
-seeds: 4
-options:
-  record: {frames: 512, num_envs: 8}
-  distill: {steps: 40, batch_size: 8, hint_weight: 0, checkpoint_minutes: 0.005, log_steps: 500}
-"""
-
-
-def command(tmp_path, *words):
-    return [sys.executable, "-m", "spikestill", "sweep", str(tmp_path / "recipe.yaml"), "--run_dir",
-            str(tmp_path / "run"), *words]  # fmt: skip
-
-
-def begun(folder):
-    return sum(line["what"] == "begins" for line in attempts(folder))
 
 
 def test_a_sweep_runs_once_and_tells_what_failed(tmp_path, capsys):
@@ -208,110 +190,3 @@ def test_a_node_that_sees_another_folder_and_an_outcome_that_is_none_are_named(t
     found = run_stage(job)
     assert found["state"] == "failed"
     assert "move its folder away" in found["error"].lower()
-
-
-@contextlib.contextmanager
-def sweeping(tmp_path, *words):
-    with open(tmp_path / "sweep.log", "a") as log:
-        process = subprocess.Popen(
-            command(tmp_path, "--json", *words), stdout=subprocess.PIPE, stderr=log, text=True
-        )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
-
-
-def wait_for(condition, process, seconds=200.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, "the sweep ended before"
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.1)
-
-
-def students(tmp_path):
-    return sorted((tmp_path / "run" / "stages").glob("distill-*"))
-
-
-def under_way(tmp_path):
-    return [
-        folder for folder in students(tmp_path)
-        if (folder / "distill-checkpoint.safetensors").is_file() and not (folder / "done.json").is_file()
-    ]  # fmt: skip
-
-
-def check_whole(tmp_path):
-    """Every stage run finished exactly once, and a student that was interrupted is the one that was not."""
-    folders = sorted((tmp_path / "run" / "stages").iterdir())
-    assert len(folders) == 5
-    for folder in folders:
-        assert [line["what"] for line in attempts(folder)].count("finished") == 1, folder.name
-    again = next(folder for folder in folders if begun(folder) > 1)
-    whole = tmp_path / "whole"
-    words = ["distill", "--config", str(again / "options.yaml"), "--run_dir", str(whole)]
-    # On one core, as in the sweep: on two a batch is normalised in two shares.
-    child = [
-        sys.executable,
-        "-m",
-        "spikestill.sweep.child",
-        str(os.getpid()),
-        str(min(os.sched_getaffinity(0))),
-    ]
-    subprocess.run([*child, *words], check=True, capture_output=True)
-    from spikestill.student.integer_net import load
-
-    nets = [load(folder / "student.safetensors")[0] for folder in (again, whole)]
-    for left, right in zip(nets[0].layers, nets[1].layers, strict=True):
-        assert (left.weight_OIHW == right.weight_OIHW).all()
-        assert (left.theta_O == right.theta_O).all()
-
-
-@pytest.mark.timeout(600)
-def test_a_lost_nodes_trials_run_again_elsewhere(tmp_path):
-    from ray.cluster_utils import Cluster
-
-    (tmp_path / "recipe.yaml").write_text(STUDENTS)
-    health = {
-        "health_check_initial_delay_ms": 0,
-        "health_check_period_ms": 500,
-        "health_check_failure_threshold": 2,
-    }
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 1, "include_dashboard": False, "_system_config": health},
-    )
-    try:
-        second = cluster.add_node(num_cpus=1)
-        with sweeping(tmp_path, "--address", cluster.address) as process:
-            wait_for(lambda: len(under_way(tmp_path)) == 2, process)
-            cluster.remove_node(second, allow_graceful=False)
-            output, _ = process.communicate(timeout=400)
-        assert process.returncode == 0, (tmp_path / "sweep.log").read_text()
-        summary = json.loads(output.splitlines()[-1])
-        assert (summary["done"], summary["began_again"]) == (5, 1)
-        check_whole(tmp_path)
-    finally:
-        cluster.shutdown()
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("how", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
-def test_a_sweep_that_was_stopped_or_killed_goes_on(tmp_path, how):
-    (tmp_path / "recipe.yaml").write_text(STUDENTS)
-    with sweeping(tmp_path) as process:
-        wait_for(lambda: under_way(tmp_path), process)
-        process.send_signal(how)
-        process.wait(timeout=150)
-    assert process.returncode == (130 if how == signal.SIGINT else -how)
-    before = {folder.name: file_sha256(folder / "done.json") for folder in (tmp_path / "run" / "stages").iterdir()
-              if (folder / "done.json").is_file()}  # fmt: skip
-    assert len(before) < 5
-    with sweeping(tmp_path) as process:
-        output, _ = process.communicate(timeout=400)
-    assert process.returncode == 0, (tmp_path / "sweep.log").read_text()
-    assert json.loads(output.splitlines()[-1])["done"] == 5
-    for name, sha256 in before.items():
-        assert file_sha256(tmp_path / "run" / "stages" / name / "done.json") == sha256
-    check_whole(tmp_path)

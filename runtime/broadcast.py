@@ -146,14 +146,13 @@ class Broadcast:
 
     def _decision(self, part: np.void) -> dict[str, Any]:
         """Return what is told of a new decision."""
-        scores, value = part["scores"][: len(self.scene.actions)].tolist(), float(part["value"])
-        told = self.scene.bounds and np.isfinite(value)
+        scores, value = part["scores"][: len(self.scene.actions)].tolist(), self.scene.expected(part)
         return {
             "latency_ms": round(float(part["latency_ms"]), 3),
             "joules": float(part["joules"]) / max(1, int(part["decisions"])),
             "votes": bool(part["votes"]),
             "bars": [round(share, 4) for share in self.scene.bars(part).tolist()],
-            "value": round(value, 4) if told else None,
+            "value": None if value is None else round(value, 4),
             "scores": [round(score, 4) if np.isfinite(score) else 0.0 for score in scores],
         }
 

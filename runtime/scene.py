@@ -74,10 +74,15 @@ class Scene:
             found = (values - least) / max(values.max() - least, 1e-9)
         return np.clip(np.nan_to_num(found, nan=0.0), 0.0, 1.0)
 
-    def value(self, part: np.void) -> str:
-        """Return what an agent expects of its numbers, as text, '' where it does not say."""
+    def expected(self, part: np.void) -> float | None:
+        """Return what an agent expects of its numbers, None where it does not say."""
         value = float(part["value"])
-        return f"value {value:.4g}" if self.bounds and math.isfinite(value) else ""
+        return value if self.bounds and math.isfinite(value) else None
+
+    def value(self, part: np.void) -> str:
+        """Return :meth:`expected` as text, '' for None."""
+        value = self.expected(part)
+        return "" if value is None else f"value {value:.4g}"
 
     def save(self, folder: Path, number: int) -> None:
         """Write it as scene ``number`` of ``folder``, whole or not at all."""

@@ -38,12 +38,10 @@ def cards(root: Path, name: str) -> dict[str, Card]:
 
 def every_student(root: Path) -> list[tuple[str, Card]]:
     """Return (what distinguishes it, card) of the zoo's students that play one game; '' is a game's own student."""
-    names = [
-        (game, path) for game in PAPER_GAMES for path in sorted((root / game).glob("student-1chip*.json"))
-    ]
     return [
         (path.stem.removeprefix("student-1chip").lstrip("-"), json.loads(path.read_text(encoding="utf-8")))
-        for _, path in names
+        for game in PAPER_GAMES
+        for path in sorted((root / game).glob("student-1chip*.json"))
     ]
 
 

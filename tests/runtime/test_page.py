@@ -279,13 +279,7 @@ def test_the_page_in_a_browser_plays_obeys_and_comes_back(tmp_path: Path, pong: 
         with playwright.sync_playwright() as browsers:
             browser = browsers.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
             for width, scheme in ((1400, "light"), (400, "dark")):
-                page = browser.new_context(
-                    viewport={"width": width, "height": 900}, color_scheme=scheme
-                ).new_page()
-                wrong: list[str] = []
-                page.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
-                page.goto(served.url)
-                plays(page)
+                page, wrong = opened(browser, served.url, width, scheme)
                 assert page.evaluate("document.documentElement.scrollWidth") <= width
                 assert page.locator("article").count() == 2
                 page.get_by_role("button", name="Pause").click()
@@ -330,13 +324,7 @@ def test_numbers_of_control_agents_stand_in_a_browser_beside_bars_within_their_b
         with playwright.sync_playwright() as browsers:
             browser = browsers.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
             for width, scheme in ((1400, "light"), (400, "dark")):
-                page = browser.new_context(
-                    viewport={"width": width, "height": 900}, color_scheme=scheme
-                ).new_page()
-                wrong: list[str] = []
-                page.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
-                page.goto(served.url)
-                plays(page)
+                page, wrong = opened(browser, served.url, width, scheme)
                 widths = set()
                 for _ in range(10):
                     page.wait_for_timeout(60)
@@ -375,6 +363,16 @@ def test_numbers_of_control_agents_stand_in_a_browser_beside_bars_within_their_b
             browser.close()
     finally:
         served.stop()
+
+
+def opened(browser: Any, url: str, width: int, scheme: str) -> tuple[Any, list[str]]:
+    """Return the live page in a window of its own once it plays, and the errors that it will have had."""
+    page = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(url)
+    plays(page)
+    return page, wrong
 
 
 def plays(page: Any) -> None:

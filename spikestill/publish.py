@@ -341,6 +341,11 @@ def main() -> None:
             (check_environment if control else check_game)(game)
         EvaluateConfig(episodes=options.episodes)
         check_variant(options.variant)
+        if options.variant and not options.student:
+            raise UserError(
+                f"--variant {options.variant} names a student, and none is given",
+                "give --student, or omit --variant",
+            )
         if control and options.ancestors:
             raise UserError("--ancestors is given, a control agent goes on from none", "omit --ancestors")
         if control:

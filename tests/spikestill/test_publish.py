@@ -217,6 +217,10 @@ def test_a_publishing_that_is_stopped_while_it_scores_leaves_the_zoo_as_it_was(t
         (["pnog", "--teacher", "t"], "unknown game 'pnog'"),
         (["breakout", "--teacher", "t", "--episodes", "0"], "episodes is 0"),
         (["breakout", "--teacher", "t"], "t: no such file"),
+        (
+            ["breakout", "--teacher", "t", "--variant", "sparse"],
+            "--variant sparse names a student, and none is",
+        ),
     ],
 )
 def test_what_cannot_be_published_leaves_the_zoo_as_it_is(words, message, tmp_path, monkeypatch, capsys):

@@ -142,8 +142,9 @@ def students(found: Mapping[str, Card], trained: Mapping[str, Card]) -> list[str
         if card is None:
             rows.append([game, *[""] * 8])
             continue
+        earlier = ", an earlier one" if game in trained and trained[game]["mean"] != card["teacher"] else ""
         rows.append([
-            game, number(card["mean"], 2), interval(card["ci95"], 2), number(card["teacher"], 2),
+            game, number(card["mean"], 2), interval(card["ci95"], 2), number(card["teacher"], 2) + earlier,
             number(card["percent_of_teacher"]), number(card["percent_of_margin"]),
             batches(card), f"{hours(card):.2f}",
             f"{card['cores']:,}",

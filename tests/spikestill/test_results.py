@@ -62,6 +62,9 @@ def test_cells_stand_beside_the_papers_and_stay_empty_where_nothing_ran(tmp_path
     )
     assert row(page, "Teachers", "pong") == "| pong |  |  |  |  | 20.6 (SB3 DQN 10M) |  |"
     assert "| 96.9 | 96.8 | 14,500 x 128 | 2.50 | 1,900 |" in row(page, "The zoo", "breakout")
+    assert "| 320.00, an earlier one | 96.9 |" in row(page, "The zoo", "breakout")
+    same = results.students({"breakout": CARD}, {"breakout": CARD | {"mean": CARD["teacher"]}})
+    assert any("| 320.00 | 96.9 |" in line for line in same)
     ours = "97.2 (95.0 to 99.0; 2 seeds, 200 k frames, 8,000 batches, 1.50 h)"
     assert row(page, "Table 2", "breakout") == f"| breakout | 0.0 | 95.8: {ours} | 60.58 | 31.57 |"
     assert row(page, "Table 3", "breakout") == f"| breakout |  | {ours} |  |  |  |  |"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -51,6 +52,28 @@ def open_tensor_file(
         raise
     except (SafetensorError, *MALFORMED) as error:
         raise UserError(f"{path}: not a readable {noun}: {error}", remedy) from error
+
+
+def sort_metadata(head: bytes) -> bytes:
+    """Return the head of a safetensors file, 8 bytes of length and JSON, with its metadata in the order of its keys.
+
+    The library writes them in an order that changes from call to call, so that equal content would hash to different
+    files. The length stays: both write the shortest JSON, and what is over is filled with spaces, as the library does.
+    """
+    header = json.loads(head[8:])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    return head[:8] + text.ljust(len(head) - 8)
+
+
+def sort_metadata_of(path: Path) -> None:
+    """Do so in the file at ``path``, which the library has just written."""
+    with open(path, "r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        file.seek(0)
+        head = file.read(8 + size)
+        file.seek(0)
+        file.write(sort_metadata(head))
 
 
 def check_header(path: Path) -> int:

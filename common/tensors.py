@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spikestill.common.atomic import atomic_path
 from spikestill.common.provenance import Provenance, check_content, content_sha256, warn_unchecked
-from spikestill.common.tensor_file import open_tensor_file
+from spikestill.common.tensor_file import open_tensor_file, sort_metadata_of
 
 VERSION = 2
 MOMENTS = {
@@ -37,6 +37,7 @@ def write_tensors(
             if "No space left" in str(error) or "os error 28" in str(error):
                 raise OSError(28, "No space left on device") from error
             raise
+        sort_metadata_of(temporary)
 
 
 def _content(header: Mapping[str, str], tensors: dict[str, Tensor]) -> tuple[list[str], dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import time
@@ -16,6 +17,7 @@ from spikestill.common.errors import UserError, restoring
 from spikestill.common.progress import Progress
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import stop_on_signal
+from spikestill.common.tensor_file import open_tensor_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,6 +105,23 @@ def read_checkpoint(
             f"give --precision {saved}, or {BEGIN_ANEW}",
         )
     return Checkpoint(tensors, counters, parents)
+
+
+def made_before(now: Provenance, checkpoint: Path, schema: str) -> Provenance:
+    """Return the ``checkpoint``'s record, where ``now`` says the same but for when and where; else ``now``.
+
+    For a finished training that is resumed: its files are written with the same bytes again, so the hashes that
+    later stages took of them still hold.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    from spikestill.common.tensors import VERSION
+
+    with open_tensor_file(checkpoint, schema, VERSION, BEGIN_ANEW, noun="checkpoint") as (_, metadata):
+        before = Provenance.from_json(metadata["provenance"])
+    same = dataclasses.replace(now, created=before.created, machine=before.machine) == before
+    return before if same else now
 
 
 def check_arrays(found: Mapping[str, Any], like: Mapping[str, Any]) -> None:

@@ -23,13 +23,14 @@ from spikestill.common.training import (
     BEGIN_ANEW,
     Sitting,
     going_on_from,
+    made_before,
 )
 from spikestill.common.zoo import zoo_path
 from spikestill.configs.distill import DistillConfig
 from spikestill.dataset.reader import BufferReader
 from spikestill.student import integer_net
 from spikestill.student.branches import BRANCHES
-from spikestill.student.distillation import Distillation, Fitted, learning_rate
+from spikestill.student.distillation import SCHEMA, Distillation, Fitted, learning_rate
 from spikestill.student.game_check import check_file_game
 from spikestill.student.judging import Judged
 from spikestill.student.own_play import OwnPlay
@@ -155,6 +156,8 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
                 training.keep(Fitted(config.minutes, config.steps, steps))
         config = training.config
         provenance = training.provenance()
+        if resume and training.step >= config.steps:
+            provenance = made_before(provenance, checkpoint, SCHEMA)
         sitting = Sitting(
             "distill",
             run_dir,

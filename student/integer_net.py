@@ -26,7 +26,7 @@ from spikestill.common.atomic import write_bytes
 from spikestill.common.legal import LegalActions, check_legal, legal_of_plain, legal_to_plain
 from spikestill.common.limits import NET_NEURONS, NET_PRODUCTS, NET_VALUES
 from spikestill.common.provenance import Provenance, check_content, content_sha256, warn_unchecked
-from spikestill.common.tensor_file import open_tensor_file
+from spikestill.common.tensor_file import open_tensor_file, sort_metadata
 
 SCHEMA = "spikestill.student"
 VERSION = 3
@@ -328,7 +328,9 @@ def save(net: IntegerNet, path: Path, provenance: Provenance) -> None:
         "provenance": texts[1],
         "sha256": content_sha256(texts, tensors),
     }
-    write_bytes(path, serialise(tensors, metadata=metadata))
+    content = serialise(tensors, metadata=metadata)
+    head = 8 + int.from_bytes(content[:8], "little")
+    write_bytes(path, sort_metadata(content[:head]) + content[head:])
 
 
 def load(path: Path) -> tuple[IntegerNet, Provenance]:

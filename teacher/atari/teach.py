@@ -31,6 +31,7 @@ from spikestill.common.training import (
     check_arrays,
     check_counters,
     going_on_from,
+    made_before,
     read_checkpoint,
     write_checkpoint,
 )
@@ -168,6 +169,11 @@ class Training:
     def selection_due(self) -> bool:
         """Return True where the weights of now are to be compared with the best ones before."""
         return self.selection.due(self.step, self.config.steps)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the steps are done and the weights compared."""
+        return self.step >= self.config.steps and not self.selection_due()
 
     def select(self, provenance: Provenance, stop: Callable[[], bool]) -> bool:
         """Let the weights of now play for being the teacher; return False where ``stop`` came first."""
@@ -311,6 +317,8 @@ def _run(config: TeachConfig, run_dir: Path, resumed: Path | None) -> StageResul
     checkpoint, resume = run_dir / CHECKPOINT, resumed is not None
     training = Training(config, resumed)
     provenance = training.provenance()
+    if resumed is not None and training.finished:
+        provenance = made_before(provenance, resumed, CHECKPOINT_SCHEMA)
     if not resume:
         # Of a training that ended before its first checkpoint.
         shutil.rmtree(run_dir / "tensorboard", ignore_errors=True)
@@ -327,7 +335,6 @@ def _run(config: TeachConfig, run_dir: Path, resumed: Path | None) -> StageResul
     )
     with sitting, contextlib.closing(board):
         _train(training, sitting, board, checkpoint, provenance)
-    finished = training.step >= config.steps and not training.selection_due()
     summary = {
         "steps": training.step,
         "updates": training.learner.updates,
@@ -339,7 +346,7 @@ def _run(config: TeachConfig, run_dir: Path, resumed: Path | None) -> StageResul
         "steps_per_s": sitting.rate,
     }
     training.close()
-    return StageResult(run_dir / TEACHER, summary, finished)
+    return StageResult(run_dir / TEACHER, summary, training.finished)
 
 
 def _train(
@@ -353,7 +360,7 @@ def _train(
         sitting.bar.say(
             f"{learner.format.name} is emulated on this processor, and slower than fp32 (--precision fp32)"
         )
-    while not sitting.stop and (training.selection_due() or training.step < config.steps):
+    while not sitting.stop and not training.finished:
         if training.selection_due():
             with _naming_checkpoint(training, checkpoint), sitting.bar.aside():
                 played = training.select(provenance, sitting.stop.__bool__)

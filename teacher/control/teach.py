@@ -35,6 +35,7 @@ from spikestill.common.training import (
     check_arrays,
     check_counters,
     going_on_from,
+    made_before,
     read_checkpoint,
     write_checkpoint,
 )
@@ -275,6 +276,8 @@ def run(config: ControlConfig, run_dir: Path, *, resume: bool = False) -> StageR
         fixed_fast.at_most(config.threads),
     ):
         provenance = dataclasses.replace(Provenance.of(config, config.seed), parents=trainings.parents)
+        if resume and trainings.step >= config.steps:
+            provenance = made_before(provenance, checkpoint, SCHEMA)
 
         def save() -> None:
             trainings.save(checkpoint, provenance)

@@ -162,6 +162,17 @@ def test_the_scale_of_the_loss_changes_no_gradient_and_an_overflow_no_weight(fol
 
 
 @pytest.mark.slow
+def test_a_finished_training_that_is_resumed_writes_the_same_bytes(folder, tmp_path):
+    distill.run(config(folder), tmp_path)
+    names = ("student.safetensors", distill.CHECKPOINT)
+    before = [(tmp_path / name).read_bytes() for name in names]
+    time.sleep(1.1)  # a record of now would say another second
+    assert distill.run(config(folder), tmp_path, resume=True).finished
+    assert [(tmp_path / name).read_bytes() for name in names] == before
+    distill.run(config(folder, checkpoint_minutes=1.0), tmp_path, resume=True)
+    assert load(tmp_path / names[0])[1].config["checkpoint_minutes"] == 1.0
+
+
 def test_ctrl_c_saves_and_the_resumed_training_is_the_uninterrupted_one(folder, tmp_path, monkeypatch):
     train_step = distillation.Distillation.train_step
 

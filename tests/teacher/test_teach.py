@@ -48,6 +48,14 @@ def short(tmp_path_factory):
     return folder
 
 
+def test_a_finished_training_that_is_resumed_writes_the_same_bytes(short, tmp_path):
+    shutil.copytree(short, tmp_path, dirs_exist_ok=True)
+    before = [(tmp_path / name).read_bytes() for name in (TEACHER, CHECKPOINT)]
+    time.sleep(1.1)  # a record of now would say another second
+    assert run(SHORT, tmp_path, resume=True).finished
+    assert [(tmp_path / name).read_bytes() for name in (TEACHER, CHECKPOINT)] == before
+
+
 def state(training):
     learner = training.learner.state()
     return learner | {f"replay.{k}": torch.from_numpy(v.copy()) for k, v in training.replay.state().items()}

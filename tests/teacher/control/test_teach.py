@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from spikestill.cli import main
+from spikestill.common.artefacts import TEACHER
 from spikestill.common.environment import Field, environment, register
 from spikestill.common.errors import UserError
 from spikestill.common.precision.names import vanishes
@@ -74,6 +75,10 @@ def test_stopping_and_resuming_equals_never_having_stopped(tmp_path, game, optio
     whole_lines = [json.loads(line) for line in (tmp_path / "whole" / "teach.jsonl").read_text().splitlines()]
     assert lines[-1]["step"] == whole.steps
     assert lines[-1]["returns"] == whole_lines[-1]["returns"]
+    names = [tmp_path / "whole" / name for name in (TEACHER, teach.CHECKPOINT)]
+    before = [path.read_bytes() for path in names]
+    assert teach.run(whole, tmp_path / "whole", resume=True).finished
+    assert [path.read_bytes() for path in names] == before
     if options.get("quantisation_delay") == 1:
         # The range was closed after one batch. Counts go on; the evaluation that ``half`` has more adds nothing.
         assert lines[-1]["saturated_acting"] == whole_lines[-1]["saturated_acting"] > 0

@@ -45,6 +45,13 @@ def title(game: str) -> str:
     return game.replace("_", " ").title()
 
 
+def _pace(found: Summary, rate: float, unit: str) -> str:
+    """Return how long a stage worked and how fast, or that it had nothing left to do (resumed when it had ended)."""
+    if not rate:
+        return ", all of them from before: nothing was left to do"
+    return f", in {duration(found['seconds'])} ({rate:,.0f} {unit}s a second)"
+
+
 def _teach(found: Summary) -> Iterator[str]:
     if found["mean_return_100"] is None:
         yield "No game ended while it trained, so there is no score yet."
@@ -55,10 +62,7 @@ def _teach(found: Summary) -> Iterator[str]:
             f"Kept as the teacher: the weights of step {found['selected_step']:,}, "
             f"which scored {found['selected_score']:,.4g}."
         )
-    yield (
-        f"{found['steps']:,} steps, {count(found['games'], 'game')}, in {duration(found['seconds'])} "
-        f"({found['steps_per_s']:,.0f} steps a second)."
-    )
+    yield f"{found['steps']:,} steps, {count(found['games'], 'game')}{_pace(found, found['steps_per_s'], 'step')}."
 
 
 def _import(found: Summary) -> Iterator[str]:
@@ -74,10 +78,7 @@ def _record(found: Summary) -> Iterator[str]:
         yield "No game ended, so the buffer has no score yet; more --frames show more of the game."
     else:
         yield f"Recorded {games} with a mean score of {mean:,.4g}."
-    yield (
-        f"{found['frames']:,} frames, {size(found['bytes'])}, in {duration(found['seconds'])} "
-        f"({found['frames_per_s']:,.0f} frames a second)."
-    )
+    yield f"{found['frames']:,} frames, {size(found['bytes'])}{_pace(found, found['frames_per_s'], 'frame')}."
 
 
 def _distill(found: Summary) -> Iterator[str]:
@@ -86,10 +87,8 @@ def _distill(found: Summary) -> Iterator[str]:
     chance = 1 / found["actions"] if found.get("actions") else 0.0
     if found["agreement"] <= 1.1 * chance:
         yield f"That is no more than chance ({chance:.1%}): train for more --steps, or on more frames."
-    yield (
-        f"{count(found['steps'], 'batch').replace('batchs', 'batches')}, {found['samples']:,} frames, in "
-        f"{duration(found['seconds'])} ({found['samples_per_s']:,.0f} frames a second)."
-    )
+    batches = count(found["steps"], "batch").replace("batchs", "batches")
+    yield f"{batches}, {found['samples']:,} frames{_pace(found, found['samples_per_s'], 'frame')}."
     if cut := shortened(found):
         yield cut
 

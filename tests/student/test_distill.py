@@ -161,7 +161,6 @@ def test_the_scale_of_the_loss_changes_no_gradient_and_an_overflow_no_weight(fol
             made.close()
 
 
-@pytest.mark.slow
 def test_a_finished_training_that_is_resumed_writes_the_same_bytes(folder, tmp_path):
     distill.run(config(folder), tmp_path)
     names = ("student.safetensors", distill.CHECKPOINT)
@@ -173,6 +172,7 @@ def test_a_finished_training_that_is_resumed_writes_the_same_bytes(folder, tmp_p
     assert load(tmp_path / names[0])[1].config["checkpoint_minutes"] == 1.0
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_the_resumed_training_is_the_uninterrupted_one(folder, tmp_path, monkeypatch):
     train_step = distillation.Distillation.train_step
 

@@ -54,24 +54,24 @@ def open_tensor_file(
         raise UserError(f"{path}: not a readable {noun}: {error}", remedy) from error
 
 
-def sort_metadata(head: bytes) -> bytes:
-    """Return the head of a safetensors file, 8 bytes of length and JSON, with its metadata in the order of its keys.
+def sort_metadata(content: bytes) -> bytes:
+    """Return a safetensors file, or its part up to the end of the header, with the metadata in the order of its keys.
 
     The library writes them in an order that changes from call to call, so that equal content would hash to different
     files. The length stays: both write the shortest JSON, and what is over is filled with spaces, as the library does.
     """
-    header = json.loads(head[8:])
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    return head[:8] + text.ljust(len(head) - 8)
+    return content[:8] + text.ljust(end - 8) + content[end:]
 
 
 def sort_metadata_of(path: Path) -> None:
-    """Do so in the file at ``path``, which the library has just written."""
+    """Do so in the file at ``path``, which the library has just written, without reading its tensors."""
     with open(path, "r+b") as file:
-        size = int.from_bytes(file.read(8), "little")
-        file.seek(0)
-        head = file.read(8 + size)
+        size = file.read(8)
+        head = size + file.read(int.from_bytes(size, "little"))
         file.seek(0)
         file.write(sort_metadata(head))
 

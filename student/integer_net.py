@@ -328,9 +328,7 @@ def save(net: IntegerNet, path: Path, provenance: Provenance) -> None:
         "provenance": texts[1],
         "sha256": content_sha256(texts, tensors),
     }
-    content = serialise(tensors, metadata=metadata)
-    head = 8 + int.from_bytes(content[:8], "little")
-    write_bytes(path, sort_metadata(content[:head]) + content[head:])
+    write_bytes(path, sort_metadata(serialise(tensors, metadata=metadata)))
 
 
 def load(path: Path) -> tuple[IntegerNet, Provenance]:

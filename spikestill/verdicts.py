@@ -46,9 +46,9 @@ def title(game: str) -> str:
 
 
 def _pace(found: Summary, rate: float, unit: str) -> str:
-    """Return how long a stage worked and how fast, or that it had nothing left to do (resumed when it had ended)."""
+    """Return how long a stage worked and how fast, or that it did nothing (resumed when it had ended, or stopped)."""
     if not rate:
-        return ", all of them from before: nothing was left to do"
+        return ", none of them in this sitting"
     return f", in {duration(found['seconds'])} ({rate:,.0f} {unit}s a second)"
 
 

@@ -37,10 +37,10 @@ def test_a_game_in_real_time() -> None:
     assert unfinished[1].startswith("12 of 900 decisions came too late, and the last action was held.")
 
 
-def test_a_resumed_stage_with_nothing_left_to_do_tells_no_speed() -> None:
+def test_a_sitting_that_did_nothing_tells_no_speed() -> None:
     found = {"frames": 300_000, "bytes": 120_000_000, "seconds": 0.01, "frames_per_s": 0.0, "episodes": 2}
     words = verdict("record", found | {"mean_return": 3.0})
-    assert words[1] == "300,000 frames, 120 MB, all of them from before: nothing was left to do."
+    assert words[1] == "300,000 frames, 120 MB, none of them in this sitting."
     assert verdict("record", found | {"mean_return": 3.0, "frames_per_s": 9.0})[1].endswith(
         "(9 frames a second)."
     )

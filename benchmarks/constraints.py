@@ -12,9 +12,10 @@ The rungs, each trained from random weights on the same draws of the same buffer
 - ``recipe``: the same net by ``spikestill distill``: hysteresis, hints, its own learning rate.
 
 Chains have batch normalisation, by the batch's statistics, in the last tenth of the training by the running ones. Adam,
-a cosine from ``--learning_rate`` to a sixtieth of it. A rung's result joins those of the same game and number of
-batches in ``constraints-GAME.json``. Held-out agreement and regret are over the last 2 % of every buffer; games are
-whole, of the deployed form (``eval()``), by ``evaluate``'s rules.
+a cosine from ``--learning_rate`` to a sixtieth of it. A rung's result joins those of the same game in
+``constraints-GAME.json``, by rung and number of batches; :mod:`spikestill.constraint_results` draws them. Held-out
+agreement and regret are over the last 2 % of every buffer; games are whole, of the deployed form (``eval()``), by
+``evaluate``'s rules.
 """
 
 from __future__ import annotations
@@ -236,7 +237,9 @@ def main() -> None:
         scores = net
     hours = (time.monotonic() - began) / 3600
     figures = {
+        "rung": options.rung,
         "batches": options.batches,
+        "frames": sum(map(len, readers)),
         "batch_size": BATCH,
         "learning_rate": rate,
         "training_loss": round(loss, 4),
@@ -251,7 +254,7 @@ def main() -> None:
         reader.close()
     path = RESULTS / f"{name}.json"
     before = json.loads(path.read_text(encoding="utf-8"))["figures"] if path.exists() else {}
-    finish(name, before | {options.rung: figures | {"made": made()}})
+    finish(name, before | {f"{options.rung}-{options.batches}": figures | {"made": made()}})
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spikestill import paper_figures
+from spikestill import constraint_results, paper_figures
 from spikestill.common.atari import PAPER_GAMES
 from spikestill.common.atomic import write_text
 from spikestill.common.errors import UserError
@@ -43,6 +43,7 @@ from spikestill.result_cells import (
 )
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+MEASURED = DOCS.parent / "benchmarks" / "results"
 ABLATIONS = ("ablation", "ablation-teachers", "ablation-files")
 """Sweeps whose cells stand in one table."""
 TABLES = ("table2", "table3", "figure4", *ABLATIONS, "penalty", "prune")
@@ -349,8 +350,14 @@ def pruned(own: Sequence[Cell]) -> list[str]:
     ]
 
 
-def page(zoo: Path, documents: Path) -> str:
-    """Return the whole page."""
+def page(zoo: Path, documents: Path, measured: Path) -> str:
+    """Return the whole page.
+
+    Args:
+        zoo: folder of the cards.
+        documents: folder of the sweeps' cells and the notes.
+        measured: folder of what the benchmarks wrote.
+    """
     trained, made, joined = cards(zoo, "teacher"), cards(zoo, "student-1chip"), several(zoo)
     drawn: dict[str, Callable[[Sequence[Cell]], list[str]]] = {
         "table2": table_2,
@@ -367,6 +374,7 @@ def page(zoo: Path, documents: Path) -> str:
         lines += draw(cells(documents / f"{name}.json"))
         if name == "figure4":
             lines += ablation([cell for each in ABLATIONS for cell in cells(documents / f"{each}.json")])
+    lines += constraint_results.section(measured, made)
     if (notes := documents / NOTES).is_file():
         lines.append(notes.read_text(encoding="utf-8"))
     return "\n".join(lines).rstrip("\n") + "\n"
@@ -413,7 +421,7 @@ def main() -> None:
         # All are read before the first is kept.
         for each in [control_curves.of_run(Path(given)) for given in options.curve]:
             print(control_curves.write(control, each))
-        write_text(options.docs / "results.md", page(ROOT, options.docs / "results"))
+        write_text(options.docs / "results.md", page(ROOT, options.docs / "results", MEASURED))
         for name, text in paper_figures.pictures(ROOT, options.docs / "results").items():
             write_text(options.docs / "images" / name, text)
         control_results.draw(control, options.docs)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from spikestill import results
+from spikestill import constraint_results, results
 from spikestill.common.errors import UserError
 
 CARD = {
@@ -55,7 +55,7 @@ def test_cells_stand_beside_the_papers_and_stay_empty_where_nothing_ran(tmp_path
     results.keep("table2", sweep(tmp_path / "sweep.json", CELL), documents)
     three = CELL | {"values": {"distill.architecture": "1chip", "distill.loss": "kl"}}
     results.keep("table3", sweep(tmp_path / "sweep.json", three), documents)
-    page = results.page(tmp_path / "zoo", documents)
+    page = results.page(tmp_path / "zoo", documents, tmp_path)
     assert (
         row(page, "Teachers", "breakout")
         == "| breakout | 310.0 | 300.0 to 320.5 | 4.0 M | 2.5 | 358.0 (SB3 DQN 10M) | yes |"
@@ -86,7 +86,7 @@ def test_a_game_of_a_joint_student_stands_beside_the_single_games_student(tmp_pa
     joint = single | {"evaluate.mean": 3000.0, "values": values | {"game": "pong+qbert"}}
     cells = [single | {"values": values | {"game": "qbert"}}, joint]
     results.keep("figure4", sweep(tmp_path / "sweep.json", *cells), tmp_path)
-    page = results.page(tmp_path / "zoo", tmp_path)
+    page = results.page(tmp_path / "zoo", tmp_path, tmp_path)
     lines = page[page.index("## Figure 4") :].splitlines()
     assert "| mean | students of 2 games |  | 75.0 % of 1 |  |  |" in lines
     assert "| mean | students of 10 games |  |  |  |  |" in lines
@@ -114,13 +114,14 @@ def test_a_penalty_stands_with_the_spikes_that_it_leaves(tmp_path):
 
 
 def test_what_explains_the_tables_ends_the_page(tmp_path):
-    before = results.page(tmp_path, tmp_path)
+    before = results.page(tmp_path, tmp_path, tmp_path)
     (tmp_path / "notes.md").write_text("## Why\n\nBecause.\n")
-    assert results.page(tmp_path, tmp_path) == f"{before}\n## Why\n\nBecause.\n"
+    assert results.page(tmp_path, tmp_path, tmp_path) == f"{before}\n## Why\n\nBecause.\n"
 
 
 def test_the_kept_page_is_what_the_cards_draw():
-    assert (results.DOCS / "results.md").read_text() == results.page(results.ROOT, results.DOCS / "results")
+    drawn = results.page(results.ROOT, results.DOCS / "results", results.MEASURED)
+    assert (results.DOCS / "results.md").read_text() == drawn
 
 
 def test_nets_with_branches_taken_out_stand_with_their_cores(tmp_path):
@@ -130,7 +131,7 @@ def test_nets_with_branches_taken_out_stand_with_their_cores(tmp_path):
         "done": 1,
     }
     results.keep("prune", sweep(tmp_path / "sweep.json", cell), tmp_path)
-    page = results.page(tmp_path / "zoo", tmp_path)
+    page = results.page(tmp_path / "zoo", tmp_path, tmp_path)
     assert (
         "| breakout | 2chip | 1 | 4,012 |  |  | 97.2 (95.0 to 99.0; 1 seed, 200 k frames, 8,000 batches, 1.50 h) |"
         in page
@@ -144,7 +145,7 @@ def test_a_student_of_two_games_stands_in_each_beside_the_student_of_that_game_a
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "student-1chip.json").write_text(json.dumps(card))
-    page = results.page(tmp_path, tmp_path)
+    page = results.page(tmp_path, tmp_path, tmp_path)
     section = page[page.index("## The zoo's 1-chip students of several games") :].splitlines()
     of_pong = [line for line in section if line.startswith("| freeway+pong | pong |")]
     assert of_pong == [
@@ -152,6 +153,23 @@ def test_a_student_of_two_games_stands_in_each_beside_the_student_of_that_game_a
         "| 14,500 x 128, 2.50 h | 1,900 |"
     ]
     assert any(line.startswith("| freeway+pong | freeway |") for line in section)
+
+
+def test_constraints_stand_from_the_fewest_to_the_most(tmp_path):
+    rung = {
+        "rung": "binary", "batches": 3000, "training_loss": 1.5, "training_agreement": 0.5, "hours": 0.5,
+        "held_out": {"agreement": 0.45, "regret": 0.25}, "played": {"score": 167.5, "ci95": [150.0, 190.0]},
+    }  # fmt: skip
+    figures = {"binary-3000": rung, "teacher-3000": rung | {"rung": "teacher", "training_loss": 1.25}}
+    (tmp_path / "constraints-breakout.json").write_text(json.dumps({"figures": figures}))
+    found = constraint_results.section(tmp_path, {"breakout": CARD | {"random": 15.0}})
+    drawn = [line for line in found if line.startswith("| breakout")]
+    assert drawn == [
+        "| breakout | none: the teacher's own net, fp32 | 3,000 | 1.25 | 50, 45 | 0.25 | 167.5 | 150.0 to 190.0 | 50 "
+        "| 0.50 |",
+        "| breakout | and binary activations | 3,000 | 1.50 | 50, 45 | 0.25 | 167.5 | 150.0 to 190.0 | 50 | 0.50 |",
+    ]
+    assert constraint_results.section(tmp_path, {}) == []
 
 
 def test_what_is_no_sweep_or_no_table_is_named(tmp_path):

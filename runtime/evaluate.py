@@ -39,7 +39,8 @@ Files = dict[str, dict[str, Path]]
 def run(config: EvaluateConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
     """Score the agent of ``config`` over full games and write ``evaluate.json`` into ``run_dir``.
 
-    The summary has ``mean``, ``ci95`` (95 % bootstrap interval), ``episodes``, ``returns``, ``frames``, ``epsilon`` (of
+    The summary has ``mean``, ``ci95`` (95 % bootstrap interval), ``episodes``, ``usual_episodes`` (what the sources
+    play), ``returns``, ``frames``, ``epsilon`` (of
     all but random play, which is nothing else); with
     ``compare`` also ``teacher`` and ``random`` (the same of each), ``percent_of_teacher`` = 100 mean /
     teacher and ``percent_of_margin`` = 100 (mean - random) / (teacher - random); with ``also_sticky`` all
@@ -63,6 +64,7 @@ def run(config: EvaluateConfig, run_dir: Path, *, resume: bool = False) -> Stage
         "agent": config.agent,
         "epsilon": config.epsilon,
         "seed": config.seed,
+        "usual_episodes": type(config).episodes,
     }
     if config.compare and "teacher" not in paths:
         summary["left_out"] = (

@@ -25,7 +25,7 @@ from spikestill.common.stage import StageResult
 from spikestill.configs.pipeline import ReportConfig
 from spikestill.run_folder import entries, game_of, stages_done
 from spikestill.summaries import check_stage
-from spikestill.verdicts import shortened
+from spikestill.verdicts import few_games, shortened
 
 MAX_VIDEO_BYTES = 8 << 20
 STRIP_FRAMES = 6
@@ -216,8 +216,8 @@ def _scores(evaluation: Mapping[str, Any]) -> dict[str, Any]:
         f"{evaluation['epsilon']:g}, the same for all but the random player. "
         f"Lines are 95 % bootstrap intervals of the mean."
     )
-    if evaluation["episodes"] < 30:
-        note += f" So few games ({evaluation['episodes']}) give a rough figure; 100 are the rule."
+    if rule := few_games(evaluation):
+        note += f" So few games ({evaluation['episodes']}) give a rough figure; {rule}"
     return {"scores": table, "score_chart": score_chart(evaluation), "score_note": note}
 
 

@@ -7,12 +7,22 @@ from typing import Any
 
 Summary = Mapping[str, Any]
 FEW_GAMES = 30
-"""Below this many games a mean is a rough figure; 100 are the rule."""
+"""Below this many games a mean is a rough figure; 100 are the rule of Atari."""
 
 
 def count(number: int, noun: str) -> str:
     """Return a number with its noun: 1 game, 12 games."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def few_games(found: Summary) -> str:
+    """Return what is to be said where a score is of so few games that it is a rough figure, '' where it is not.
+
+    Args:
+        found: has ``episodes``, and ``usual_episodes`` where the sources play other than 100 games.
+    """
+    usual = int(found.get("usual_episodes", 100))
+    return f"{usual} are the rule." if found["episodes"] < min(FEW_GAMES, usual) else ""
 
 
 def duration(seconds: float) -> str:
@@ -223,9 +233,10 @@ def _played(found: Summary, agent: str) -> Iterator[str]:
 
 
 def _evaluate(found: Summary) -> Iterator[str]:
+    usual = {name: found[name] for name in ("agent", "usual_episodes") if name in found}
     yield from _scored(found, f"{title(found['game'])}, agent {found['agent']}")
     if found.get("sticky"):
-        yield from _scored(found["sticky"], "With sticky actions")
+        yield from _scored({**usual, **found["sticky"]}, "With sticky actions")
     if found.get("left_out"):
         yield f"Left out {found['left_out']}."
 
@@ -244,14 +255,14 @@ def _scored(found: Summary, who: str) -> Iterator[str]:
         yield f"That is no better than random play, which scores {chance['mean']:,.4g}."
     elif chance is not None:
         yield f"Random play scores {chance['mean']:,.4g}."
-    if teacher is not None:
+    if teacher is not None and found.get("agent") != "teacher":
         share = found.get("percent_of_margin")
         part = (
             "" if share is None else f" The agent has {share:.1f} % of the teacher's margin over random play."
         )
         yield f"The teacher scores {teacher['mean']:,.4g}.{part}"
-    if found["episodes"] < FEW_GAMES:
-        yield "So few games give a rough figure; 100 are the rule."
+    if rule := few_games(found):
+        yield f"So few games give a rough figure; {rule}"
 
 
 def _replay(found: Summary) -> Iterator[str]:

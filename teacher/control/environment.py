@@ -37,6 +37,10 @@ class SimulationError(Exception):
     """What a task raises where its simulator gave up; its text says why."""
 
 
+class SimulationDivergedError(UserError):
+    """What was done in an environment led its simulator to numbers that are not finite."""
+
+
 class Task(Protocol):
     """One task of one library.
 
@@ -159,11 +163,10 @@ class MujocoEnvironments:
             self._observations[field.name][index] = values.reshape(field.shape)
 
     def _diverged(self, index: int, how: str) -> UserError:
-        return UserError(
+        return SimulationDivergedError(
             f"{self.name}: environment {index} {how} in step {self.steps_N[index]} of its episode: the simulation "
             "diverged",
-            "train in another --run_dir with a lower --learning_rate or another --seed: to resume would do the same "
-            "steps again",
+            "try another --seed",
         )
 
     def _not_finite(self, index: int, what: str) -> None:
@@ -180,7 +183,7 @@ class MujocoEnvironments:
         """See :meth:`VectorEnvironment.receive`.
 
         Raises:
-            UserError: a simulation diverged.
+            SimulationDivergedError: a simulation diverged.
         """
         assert self._actions_ND is not None, "receive() before send()"
         rewards_N = np.zeros(len(self.tasks), np.float64)

@@ -131,11 +131,10 @@ class FloatLearner:
         return report
 
     def _check(self, before: AgentState, batch: Batch, noise: Any) -> None:
-        if not self.form.low:
-            return
         groups = {name: group for name, group in self.state.groups.items() if name != "temperature"}
         stuck = [name for name, group in groups.items() if group.in_a_row >= OVERFLOWS]
-        broken = [name for name, group in groups.items() if not self.o.finite(group.p_NP)]
+        # In fp32 and fp64 the next actions show them, and to look here would cost every update.
+        broken = [name for name, group in groups.items() if self.form.low and not self.o.finite(group.p_NP)]
         if not stuck and not broken:
             return
         # Where steps are left out the state is still the one that overflows; else a finite gradient broke in the step.

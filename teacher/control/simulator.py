@@ -48,13 +48,26 @@ DRAWS = "install one: apt-get install libosmesa6, then set MUJOCO_GL=osmesa (or 
 """What gives a machine something to draw with."""
 
 
+def _libraries() -> list[str]:
+    """Return the values of ``MUJOCO_GL`` whose libraries are here."""
+    return [name for name, library in GL.items() if ctypes.util.find_library(library)]
+
+
+def cannot_draw(name: str) -> UserError:
+    """Return the error of an environment that is to be drawn where :func:`choose_gl` gives ''."""
+    if found := _libraries():
+        given = os.environ.get("MUJOCO_GL", "")
+        return UserError(f"{name} cannot be drawn: MUJOCO_GL={given} forbids it", f"set MUJOCO_GL={found[0]}")
+    return UserError(f"{name} cannot be drawn: there is no display and no OpenGL library", DRAWS)
+
+
 def choose_gl() -> str:
     """Set ``MUJOCO_GL`` where it is not, to what draws without a display; return it, '' where nothing can draw.
 
     MuJoCo and dm_control read it once, when they are imported.
     """
     if "MUJOCO_GL" not in os.environ and sys.platform == "linux" and not os.environ.get("DISPLAY"):
-        found = [name for name, library in GL.items() if ctypes.util.find_library(library)]
+        found = _libraries()
         os.environ["MUJOCO_GL"] = found[0] if found else "disable"
     given = os.environ.get("MUJOCO_GL", "glfw").lower()
     return "" if given in ("", "0", "off", "false", "disable", "disabled") else given
@@ -210,11 +223,14 @@ class Simulator:
 
     def _make_renderer(self, height: int, width: int) -> Any:
         if not choose_gl():
-            raise UserError(f"{self.name} cannot be drawn: there is no display and no OpenGL library", DRAWS)
+            raise cannot_draw(self.name)
         try:
             import mujoco
 
-            return mujoco.Renderer(self.model, height, width)
+            # What GLFW and EGL warn of is in the error that follows.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return mujoco.Renderer(self.model, height, width)
         except Exception as error:
             raise UserError(
                 f"{self.name} cannot be drawn with MUJOCO_GL={choose_gl()}: {type(error).__name__}: {error}",

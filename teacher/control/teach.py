@@ -42,6 +42,7 @@ from spikestill.common.training import (
 from spikestill.configs.control import ControlConfig
 from spikestill.configs.loading import plain
 from spikestill.teacher.control.blas import one_thread
+from spikestill.teacher.control.environment import SimulationDivergedError
 from spikestill.teacher.control.frame_replay import FrameReplay
 from spikestill.teacher.control.lanes import Both, OtherThread, in_turn
 from spikestill.teacher.control.learner import DivergedError, Learner, make_learner
@@ -358,6 +359,12 @@ def _naming_checkpoint(checkpoint: Path, trainings: Trainings, provenance: Prove
         raise UserError(
             f"{trainings.config.environment.game}, step {trainings.step:,}, {error.what}; {good}",
             error.remedy,
+        ) from error
+    except SimulationDivergedError as error:
+        raise UserError(
+            f"step {trainings.step:,}: {error.what}",
+            "train in another --run_dir with a lower --learning_rate or another --seed: to resume would do the same "
+            "steps again",
         ) from error
     except torch.OutOfMemoryError as error:
         raise UserError(

@@ -24,6 +24,7 @@ SCORED = {
     "episodes": 100,
 }
 CHANCE = {"mean": 150.0, "ci95": (140.0, 160.0)}
+CONTROL = {"episodes": 10, "usual_episodes": 10}
 
 
 def test_a_game_in_real_time() -> None:
@@ -110,6 +111,11 @@ def test_a_sweep_tells_what_was_chosen_and_what_it_scored() -> None:
     )
 
 
+def test_a_teacher_is_not_set_beside_itself() -> None:
+    itself = {"agent": "teacher", "teacher": CHANCE, "percent_of_margin": 100.0}
+    assert len(verdict("evaluate", SCORED | itself)) == len(verdict("evaluate", SCORED))
+
+
 def test_one_game_has_no_interval() -> None:
     words = verdict("evaluate", SCORED | {"episodes": 1, "ci95": (400.0, 400.0), "random": CHANCE})
     assert words[0] == "Space Invaders, agent student: 400 in 1 game."
@@ -121,6 +127,10 @@ def test_a_poor_result_says_so() -> None:
         "That is no better than random play, which scores 150.",
         "So few games give a rough figure; 100 are the rule.",
     ]
+    assert not any("rough" in line for line in verdict("evaluate", SCORED | CONTROL))
+    assert verdict("evaluate", SCORED | CONTROL | {"episodes": 5})[-1] == (
+        "So few games give a rough figure; 10 are the rule."
+    )
     found = {"agreement": 0.17, "held_out_steps": 10, "steps": 2, "samples": 256, "seconds": 1.0}
     poor = verdict("distill", found | {"samples_per_s": 256.0, "actions": 6})
     assert "no more than chance (16.7%)" in poor[1]

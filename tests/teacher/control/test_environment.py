@@ -108,7 +108,7 @@ def test_a_simulator_that_gives_up_names_environment_step_and_a_remedy_that_work
     with pytest.raises(
         UserError,
         match=r"cheetah_run: environment 1 gave up \(.*mjWARN_BADQVEL.*\) in step 3 of its episode: the simulation "
-        r"diverged. Train in another --run_dir with a lower --learning_rate",
+        r"diverged. Try another --seed",
     ):
         play(envs, [np.zeros((2, 6))], 1)
 
@@ -141,7 +141,10 @@ def test_pixels_stack_three_frames_and_repeat_the_action():
 @pytest.mark.parametrize(
     ("gl", "message"),
     [
-        ("disable", "reacher_easy cannot be drawn: there is no display and no OpenGL library"),
+        pytest.param(
+            "disable", "reacher_easy cannot be drawn: there is no display and no OpenGL library",
+            marks=pytest.mark.skipif(bool(choose_gl()), reason="an OpenGL library is here"),
+        ),
         pytest.param(
             "glfw", "reacher_easy cannot be drawn with MUJOCO_GL=glfw: ",
             marks=pytest.mark.skipif(sys.platform != "linux", reason="elsewhere GLFW needs no DISPLAY"),
@@ -163,6 +166,14 @@ def test_without_opengl_drawing_says_what_to_install(gl, message):
     )
     assert message in done.stderr
     assert "apt-get install libosmesa6" in done.stderr
+    assert "Warning" not in done.stderr
+
+
+@pytest.mark.skipif(not choose_gl(), reason="no OpenGL library: apt-get install libosmesa6")
+def test_drawing_that_is_forbidden_is_told_so(monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "disable")
+    with pytest.raises(UserError, match=r"drawn: MUJOCO_GL=disable forbids it. Set MUJOCO_GL=(osmesa|egl)"):
+        made("reacher_easy", 1).render(0)
 
 
 @pytest.mark.skipif(not choose_gl(), reason="no OpenGL library: apt-get install libosmesa6")

@@ -126,7 +126,9 @@ def test_every_command_takes_the_agent_that_teach_left(folder, request, capsys):
         assert main([*words, *where]) == 0
         return json.loads(capsys.readouterr().out.splitlines()[-1])
 
-    assert {"mean", "ci95", "random"} <= told("evaluate", "reacher_easy", "--episodes", "1").keys()
+    scored = told("evaluate", "reacher_easy", "--episodes", "1")
+    assert {"mean", "ci95", "random"} <= scored.keys()
+    assert (scored["usual_episodes"], scored["epsilon"]) == (10, 0.0)  # as both papers
     played = told("play", "reacher_easy", "--seconds", "0.5", "--view", "none")
     assert played["rate_hz"] == 50.0
     assert played["decisions"] > 0

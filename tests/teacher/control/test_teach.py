@@ -137,10 +137,17 @@ def one_transition(reward):
     return replay
 
 
-def test_a_loss_that_overflows_in_every_update_is_given_up():
-    config = config_of("reacher_easy", precision="fp16", methods=MethodsConfig(normal_fix=False))
+@pytest.mark.parametrize(
+    ("precision", "methods", "reward", "message"),
+    [
+        ("fp16", {"normal_fix": False}, 1e5, "first in: target of the critic;.*normal_fix"),
+        ("fp32", {"loss_scaling": "compound"}, np.inf, "first in: .*Train in another --run_dir with a lower"),
+    ],
+)
+def test_a_loss_that_overflows_in_every_update_is_given_up(precision, methods, reward, message):
+    config = config_of("reacher_easy", precision=precision, methods=MethodsConfig(**methods))
     learner, rng = FloatLearner(config, 6, 2, seed=0), np.random.default_rng(0)
-    batch = one_transition(1e5)  # a return that fp16 cannot hold, whatever the loss's scale
+    batch = one_transition(reward)  # a return that the format cannot hold, whatever the loss's scale
 
     def train():
         for _ in range(200):
@@ -148,7 +155,7 @@ def test_a_loss_that_overflows_in_every_update_is_given_up():
 
     with pytest.raises(
         UserError,
-        match=r"update 100: fp16 .*the critics overflow in every update, first in: target of the critic;.*normal_fix",
+        match=rf"update 100: {precision} .*the critics overflow in every update, {message}",
     ):
         train()
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.errors import UserError, nearest
+from spikestill.common.legal import TOGETHER
 
 Observations = Mapping[str, npt.NDArray[Any]]
 """Field name to array (N, *shape)."""
@@ -319,6 +320,12 @@ def check_environment(name: str) -> str:
     if name in _registered or name in _family_names():
         return name
     known = environment_names()
+    games = name.split(TOGETHER)
+    if len(games) > 1 and all(game in known for game in games):
+        raise UserError(
+            f"{name!r} names several games, and one is played at a time",
+            f"give one of them, such as {games[0]}, and the files of the student of all with --student and --core_map",
+        )
     raise UserError(
         f"unknown environment {name!r}; there are {len(known)}: Atari games such as pong, MuJoCo tasks such as "
         "cheetah_run, and what is installed",

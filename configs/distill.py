@@ -143,6 +143,11 @@ class DistillConfig(Options):
             raise UserError(
                 "also with stream: a stream has no buffers", "leave one of --also and --stream out"
             )
+        if self.also_teachers and self.stream:
+            raise UserError(
+                "also_teachers with stream: a stream is of one game",
+                "leave one of --also_teachers and --stream out",
+            )
         if not self.stream:
             return
         if self.minutes is not None:

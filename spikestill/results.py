@@ -98,6 +98,11 @@ def hours(card: Card) -> float:
     return sum(float(each["training_seconds"]) for each in trainings(card)) / 3600
 
 
+def seeds(card: Card) -> str:
+    """Return the seeds of all of a card's trainings, '' where it does not say them."""
+    return ", ".join(str(each["recipe"].get("seed", "")) for each in trainings(card))
+
+
 def batches(card: Card) -> str:
     """Return the batches of all of a student's trainings, and their size."""
     sizes = {each["recipe"]["batch_size"] for each in trainings(card)}
@@ -125,14 +130,16 @@ def teachers(found: Mapping[str, Card]) -> list[str]:
                 interval(card["ci95"]),
                 f"{card['training_frames_in_all'] / 1e6:.1f} M",
                 f"{hours(card):.1f}",
+                seeds(card),
             ]
             if card
-            else [""] * 4
+            else [""] * 5
         )
         half = "" if card is None or published is None else "yes" if card["mean"] >= published / 2 else "no"
         rows.append([game, *own, f"{number(published)} ({source})", half])
-    heads = ["game", "ours", "95 % interval", "frames", "hours", "published", "at half of it"]
-    return ["## Teachers", "", "100 games, no-op starts, epsilon 0.05.", "", *table(heads, rows)]
+    heads = ["game", "ours", "95 % interval", "frames", "hours", "seeds", "published", "at half of it"]
+    about = "100 games, no-op starts, epsilon 0.05. A network a row, with the seeds of its trainings in their order."
+    return ["## Teachers", "", about, "", *table(heads, rows)]
 
 
 def students(found: Mapping[str, Card], trained: Mapping[str, Card]) -> list[str]:
@@ -141,13 +148,13 @@ def students(found: Mapping[str, Card], trained: Mapping[str, Card]) -> list[str
     for game in PAPER_GAMES:
         card = found.get(game)
         if card is None:
-            rows.append([game, *[""] * 8])
+            rows.append([game, *[""] * 9])
             continue
         earlier = ", an earlier one" if game in trained and trained[game]["mean"] != card["teacher"] else ""
         rows.append([
             game, number(card["mean"], 2), interval(card["ci95"], 2), number(card["teacher"], 2) + earlier,
             number(card["percent_of_teacher"]), number(card["percent_of_margin"]),
-            batches(card), f"{hours(card):.2f}",
+            batches(card), f"{hours(card):.2f}", seeds(card),
             f"{card['cores']:,}",
         ])  # fmt: skip
     heads = [
@@ -159,6 +166,7 @@ def students(found: Mapping[str, Card], trained: Mapping[str, Card]) -> list[str
         "% of margin",
         "batches",
         "hours",
+        "seeds",
         "cores",
     ]
     shares = [card["percent_of_teacher"] for card in found.values() if card["percent_of_teacher"] is not None]
@@ -181,7 +189,7 @@ def of_several_games(found: Sequence[Card], single: Mapping[str, Card]) -> list[
     """Return the section on the zoo's students of several games, in each beside the student of that game alone."""
     rows = []
     for card in found:
-        budget = f"{batches(card)}, {hours(card):.2f} h"
+        budget = f"{batches(card)}, {hours(card):.2f} h, seed {seeds(card)}"
         for game, own in card["games"].items():
             alone = single.get(game, {}).get("mean")
             rows.append([
@@ -190,7 +198,7 @@ def of_several_games(found: Sequence[Card], single: Mapping[str, Card]) -> list[
                 f"{card['cores']:,}",
             ])  # fmt: skip
     heads = ["student", "game", "score", "95 % interval", "teacher", "% of teacher", "% of margin",
-             "the single game's student", "batches, hours", "cores"]  # fmt: skip
+             "the single game's student", "batches, hours, seeds", "cores"]  # fmt: skip
     return [
         "## The zoo's 1-chip students of several games",
         "",
@@ -206,7 +214,7 @@ def table_2(own: Sequence[Cell]) -> list[str]:
         for game in TABLE_2
     ]  # fmt: skip
     return ["## Table 2", "", "Percent of the teacher's score by temperature, KL, 1-chip net. The paper's: ours (95 %",
-            "interval; budget). `spikestill sweep table2`.", "",
+            "interval; budget). `spikestill sweep table2`; `table2-paper` has the paper's own recipe.", "",
             *table(["game", *(f"{tau:g}" for tau in TEMPERATURES)], rows)]  # fmt: skip
 
 
@@ -226,7 +234,8 @@ def table_3(own: Sequence[Cell], made: Mapping[str, Card]) -> list[str]:
     rows += [[game, *(measured(found[key].get(game)) for key in nets)] for game in PAPER_GAMES]
     return ["## Table 3 and Figure 3", "",
             "Percent of the teacher's score. Figure 3 gives no numbers for single games.",
-            "`spikestill sweep table3`.", "", *paper_figures.caption_3(own, made), *table(heads, rows)]  # fmt: skip
+            "`spikestill sweep table3`; `table3-paper` has the paper's own recipe.", "",
+            *paper_figures.caption_3(own, made), *table(heads, rows)]  # fmt: skip
 
 
 def figure_4(own: Sequence[Cell], joined: Sequence[Card], made: Mapping[str, Card]) -> list[str]:

@@ -45,6 +45,8 @@ from spikestill.teacher.policy import load_teacher
 CHECKPOINT = RESUMED_FROM["distill"]
 # Steps of a stream after which is said how long it will take.
 STREAM_STEPS = 50
+LEAST_RECORDED = 0.9
+"""Of the frames that were asked for: a recording with less was interrupted. Resets between games are no steps."""
 
 
 def hinting_teachers(config: DistillConfig, readers: Sequence[BufferReader]) -> list[Path]:
@@ -78,18 +80,41 @@ def hinting_teachers(config: DistillConfig, readers: Sequence[BufferReader]) -> 
     return found
 
 
-def teacher_file(given: Path | None, game: str) -> Path:
+def teacher_file(
+    given: Path | None, game: str, remedy: str = "give --teacher the file that recorded the buffer"
+) -> Path:
     """Return the teacher's file: the one that is given, or the zoo's for the game.
 
     Raises:
-        UserError: there is no such file.
+        UserError: there is no such file; ``remedy`` says what to do.
     """
     path = given if given is not None else zoo_path(game, TEACHER)
     if not path.is_file():
-        raise UserError(
-            f"{path}: no such teacher of {game}", "give --teacher the file that recorded the buffer"
-        )
+        raise UserError(f"{path}: no such teacher of {game}", remedy)
     return path
+
+
+def _check_different(readers: Sequence[BufferReader]) -> None:
+    """Raise UserError where two of the buffers are one file."""
+    for index, reader in enumerate(readers):
+        if any(reader.path.samefile(other.path) for other in readers[:index]):
+            raise UserError(
+                f"also names {reader.path} a second time: each of its frames would count twice",
+                "leave it out of --also",
+            )
+
+
+def _tell_of_interruptions(readers: Sequence[BufferReader]) -> None:
+    """Say which buffers have fewer steps than were asked of them, by more than the resets between games account for."""
+    for reader in readers:
+        asked = reader.header.provenance.config.get("frames")
+        if isinstance(asked, int) and len(reader) < LEAST_RECORDED * asked:
+            print(
+                f"distill: {reader.path} has {len(reader):,} of the {asked:,} frames that were to be recorded: that "
+                "was interrupted. `spikestill record --resume` goes on with it",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 @contextlib.contextmanager
@@ -102,14 +127,16 @@ def opened(config: DistillConfig) -> Iterator[tuple[Source, list[Path]]]:
     if not config.stream:
         with contextlib.ExitStack() as stack:
             readers = [stack.enter_context(BufferReader(path)) for path in (config.buffer, *config.also)]
+            _check_different(readers)
+            _tell_of_interruptions(readers)
             source = BufferSource(readers, config.validation)
             yield source, hinting_teachers(config, readers) if config.hint_weight else []
         return
-    path = teacher_file(config.teacher, config.stream_game)
+    game = config.stream_game
+    remedy = f"give --teacher a teacher of {game}, or --stream_game the game of this one"
+    path = teacher_file(config.teacher, game, remedy)
     policy = load_teacher(path)
-    check_file_game(
-        path, policy.game, policy.actions, config.stream_game, len(action_meanings(config.stream_game))
-    )
+    check_file_game(path, policy.game, policy.actions, game, len(action_meanings(game)), remedy=remedy)
     with in_fixed_batches(lambda observations: policy.act(observations).scores) as scores:
         stream = TeacherStream(
             lambda stacks_BCHW: scores({STACK.name: stacks_BCHW}),
@@ -215,7 +242,14 @@ def _own_play(config: DistillConfig, source: Source) -> Iterator[OwnPlay | None]
     teachers = {}
     for game, path in zip(games, files, strict=True):
         teacher = teachers[game] = load_teacher(path)
-        check_file_game(path, teacher.game, teacher.actions, game, len(action_meanings(game)))
+        check_file_game(
+            path,
+            teacher.game,
+            teacher.actions,
+            game,
+            len(action_meanings(game)),
+            remedy=f"give --teacher, or --also_teachers for further games, a teacher of {game}",
+        )
     with contextlib.closing(OwnPlay(teachers, source.legal, config.seed)) as playing:
         yield playing
 

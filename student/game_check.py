@@ -18,6 +18,7 @@ def check_file_game(
     actions: int,
     file_shape: tuple[int, ...] = STACK_SHAPE,
     legal: Sequence[LegalActions] = (),
+    remedy: str | None = None,
 ) -> None:
     """Check that a file made for ``file_game`` ('': any) with ``file_actions`` can play ``game``.
 
@@ -27,6 +28,7 @@ def check_file_game(
         game, actions: what it is to play.
         legal: which of its actions each of its games takes, where it was made for several.
         file_shape: (C, H, W) that its network reads; the games give (4, 84, 84).
+        remedy: what to do where it is of another game; None: give another file, or another ``--environment.game``.
 
     Raises:
         UserError: it cannot.
@@ -43,7 +45,7 @@ def check_file_game(
         raise UserError(
             f"{path} is for {file_game or 'a game'} with {file_actions} actions, "
             f"the game is {game} with {actions}",
-            f"give a file for {game}, or --environment.game {file_game or 'of the file'}",
+            remedy or f"give a file for {game}, or --environment.game {file_game or 'of the file'}",
         )
     if tuple(file_shape) != STACK_SHAPE:
         raise UserError(

@@ -22,7 +22,7 @@ from spikestill.common.errors import UserError
 from spikestill.common.legal import LegalActions
 from spikestill.common.progress import Progress
 from spikestill.configs.environment import EnvironmentConfig
-from spikestill.student.sources import VALIDATION_FRAMES, Drawn
+from spikestill.student.sources import VALIDATION_FRAMES, Drawn, check_prefers
 from spikestill.teacher.atari.environment import make_vector_env
 
 SEGMENT_ROWS = 30_000
@@ -87,6 +87,8 @@ class TeacherStream:
             while self.rows < wanted:
                 self._play()
                 bar.advance(self._size)
+        seen = self._q[: min(self.rows, self._length)].reshape(-1, self.actions)
+        check_prefers(seen, f"the stream of {self.game}", "give another --teacher")
 
     def _restart(self, segment: int) -> None:
         seeds = np.random.default_rng([self._seed, 22, segment]).integers(0, 2**31 - 1, self._size)

@@ -94,7 +94,8 @@ def plan(recipe: SweepRecipe) -> tuple[list[Trial], dict[str, StageRun]]:
     runs: dict[str, StageRun] = {}
     hashes: dict[Path, str] = {}
     trials = [_trial(recipe, values, runs, hashes) for values in choices(recipe)]
-    return trials, runs
+    used = {run.key for trial in trials for own in trial.runs.values() for run in own}
+    return trials, {key: run for key, run in runs.items() if key in used}
 
 
 def choices(recipe: SweepRecipe) -> Iterable[dict[str, Any]]:
@@ -131,6 +132,9 @@ def _trial(
             run = _stage_run(stage, chosen, options, inputs, hashes)
             found.append(runs.setdefault(run.key, run))
         made[stage] = tuple(found)
+    read = {key for own in made.values() for run in own for key in run.parents}
+    if STREAMING in made and not any(run.key in read for run in made.get("record", ())):
+        made.pop("record", None)
     return Trial(values, games, made)
 
 

@@ -30,6 +30,8 @@ FIGURES: dict[str, tuple[str, ...]] = {
 """Stage to the entries of its summary that a row shows; a dot leads into a group of them."""
 MEASURES = ("evaluate.percent_of_teacher", "evaluate.percent_of_margin", "evaluate.mean", "distill.agreement")
 """Columns that are averaged over seeds; the page draws the first that there is."""
+AVERAGED = (*MEASURES, "map.cores", *(f"estimate.{name}" for name in FIGURES["estimate"]))
+"""Figures that differ by seed, and have a mean in a cell; of the others a cell has those that are the same in all."""
 RESAMPLES = 4_000
 Row = dict[str, Any]
 
@@ -41,7 +43,7 @@ def rows(
     found = []
     for trial in trials:
         for game in trial.games:
-            runs = [run for stage in recipe.stages for run in trial.runs[stage] if game in run.games]
+            runs = [run for own in trial.runs.values() for run in own if game in run.games]
             states = [outcomes.get(run.key, {}).get("state", "not run") for run in runs]
             last = outcomes.get(runs[-1].key, {}).get("summary", {})
             found.append({
@@ -92,18 +94,24 @@ def cells(recipe: SweepRecipe, rows: Sequence[Row]) -> list[dict[str, Any]]:
     found = []
     for own in grouped.values():
         done = [row for row in own if row["state"] == FINISHED]
+        # Seeds share what they agree in: it ran once.
+        seconds = {each["name"]: each["seconds"] for row in done for each in row["runs"]}
         cell: dict[str, Any] = {
             "values": {name: value for name, value in own[0]["values"].items() if name != SEED},
             "game": own[0]["game"], "seeds": len(own), "done": len(done),
-            "hours": round(sum(each["seconds"] for row in done for each in row["runs"]) / 3600, 3),
+            "hours": round(sum(seconds.values()) / 3600, 3),
         }  # fmt: skip
         for name in sorted({name for row in done for name in row["figures"]}):
             values = [row["figures"].get(name) for row in done]
             numbers = [
                 value for value in values if isinstance(value, int | float) and not isinstance(value, bool)
             ]
-            if len(numbers) == len(done) and (name in MEASURES or len(set(numbers)) == 1):
-                cell[name] = float(np.mean(numbers)) if name in MEASURES else numbers[0]
+            if len(numbers) != len(done):
+                continue
+            if len(set(numbers)) == 1 and name not in MEASURES:
+                cell[name] = numbers[0]
+            elif name in AVERAGED:
+                cell[name] = float(np.mean(numbers))
         if done and "evaluate.mean" in cell:
             cell["evaluate.ci95"] = interval(done)
             if all(row["teacher"] and row["teacher"] > 0 for row in done):

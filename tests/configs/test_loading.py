@@ -174,6 +174,13 @@ def test_the_nearest_word_is_found_in_any_case() -> None:
         check_environment("PONG")
 
 
+def test_games_of_one_student_are_told_to_be_played_one_at_a_time() -> None:
+    with pytest.raises(
+        UserError, match=r"'pong\+freeway' names several games, and one is played at a time. Give one"
+    ):
+        check_environment("pong+freeway")
+
+
 def test_docstrings_under_fields_become_help() -> None:
     assert field_docs(Outer)["rate"] == "A rate, over two lines."
     assert all(option.doc for option in options(Outer))

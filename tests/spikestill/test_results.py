@@ -12,11 +12,11 @@ from spikestill.common.errors import UserError
 CARD = {
     "mean": 310.0, "ci95": [300.0, 320.5], "training_seconds": 7200, "teacher": 320.0, "percent_of_teacher": 96.9,
     "percent_of_margin": 96.8, "cores": 1900, "game": "breakout",
-    "recipe": {"steps": 8000, "batch_size": 128, "loss": "kl", "sparsity": 1e-4},
+    "recipe": {"steps": 8000, "batch_size": 128, "loss": "kl", "sparsity": 1e-4, "seed": 2},
     "decision": {"operations": {"activation_sparsity": 0.5}, "truenorth": {"total_j_pipelined": 8e-5}},
     "curve": [{"step": 8000}], "training_frames_in_all": 4_000_000,
     "went_on_from": [
-        {"training_seconds": 1800, "recipe": {"steps": 7000, "batch_size": 128}, "curve": [{"step": 6500}]}
+        {"training_seconds": 1800, "recipe": {"steps": 7000, "batch_size": 128, "seed": 1}, "curve": [{"step": 6500}]}
     ],
 }  # fmt: skip
 CELL = {
@@ -58,10 +58,10 @@ def test_cells_stand_beside_the_papers_and_stay_empty_where_nothing_ran(tmp_path
     page = results.page(tmp_path / "zoo", documents, tmp_path)
     assert (
         row(page, "Teachers", "breakout")
-        == "| breakout | 310.0 | 300.0 to 320.5 | 4.0 M | 2.5 | 358.0 (SB3 DQN 10M) | yes |"
+        == "| breakout | 310.0 | 300.0 to 320.5 | 4.0 M | 2.5 | 1, 2 | 358.0 (SB3 DQN 10M) | yes |"
     )
-    assert row(page, "Teachers", "pong") == "| pong |  |  |  |  | 20.6 (SB3 DQN 10M) |  |"
-    assert "| 96.9 | 96.8 | 14,500 x 128 | 2.50 | 1,900 |" in row(page, "The zoo", "breakout")
+    assert row(page, "Teachers", "pong") == "| pong |  |  |  |  |  | 20.6 (SB3 DQN 10M) |  |"
+    assert "| 96.9 | 96.8 | 14,500 x 128 | 2.50 | 1, 2 | 1,900 |" in row(page, "The zoo", "breakout")
     assert "| 320.00, an earlier one | 96.9 |" in row(page, "The zoo", "breakout")
     same = results.students({"breakout": CARD}, {"breakout": CARD | {"mean": CARD["teacher"]}})
     assert any("| 320.00 | 96.9 |" in line for line in same)
@@ -150,7 +150,7 @@ def test_a_student_of_two_games_stands_in_each_beside_the_student_of_that_game_a
     of_pong = [line for line in section if line.startswith("| freeway+pong | pong |")]
     assert of_pong == [
         "| freeway+pong | pong | 310.00 | 300.00 to 320.50 | 320.00 | 96.9 | 96.8 | 12.00 "
-        "| 14,500 x 128, 2.50 h | 1,900 |"
+        "| 14,500 x 128, 2.50 h, seed 1, 2 | 1,900 |"
     ]
     assert any(line.startswith("| freeway+pong | freeway |") for line in section)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -459,23 +460,36 @@ def test_a_batch_of_one_is_refused(folder):
         config(folder, batch_size=1)
 
 
-def test_a_teacher_whose_q_values_are_constant_is_refused(folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("q_A", "because"),
+    [
+        (np.ones(6), "for all 6 actions in all of 256 steps"),
+        (np.arange(6), "in all of 256 steps: it does not look"),
+    ],
+)
+def test_a_teacher_whose_q_values_are_constant_is_refused(folder, tmp_path, monkeypatch, q_A, because):
     monkeypatch.setattr(
-        BufferReader, "q_values", lambda self, indices: np.ones((len(indices), 6), np.float32)
+        BufferReader, "q_values", lambda self, indices: np.tile(q_A.astype(np.float32), (len(indices), 1))
     )
-    wanted = r"buffer\.h5: the teacher's Q-values are the same for all 6 actions in all of 256 steps"
-    with pytest.raises(UserError, match=wanted):
+    with pytest.raises(UserError, match=rf"buffer\.h5: the teacher's Q-values are the same {because}"):
         distill.run(config(folder), tmp_path)
 
 
-def test_a_teacher_whose_hidden_layer_is_dead_gives_no_hints(tmp_path):
-    weights = initial_weights(6, torch.Generator().manual_seed(0))
-    weights["hidden.bias"] -= 1e3
-    weights["head.bias"] += torch.arange(6)
-    save_teacher(tmp_path / "teacher.safetensors", weights, "pong", 6, Provenance.of({}, 0))
-    recorder.run(RecordConfig(teacher=tmp_path / "teacher.safetensors", frames=64, num_envs=4), tmp_path)
-    with pytest.raises(UserError, match=r"its last hidden layer is the same on all of .*--hint_weight 0"):
-        distill.run(config(tmp_path), tmp_path)
+def test_a_recording_that_was_interrupted_is_told(folder, tmp_path, monkeypatch, capsys):
+    distill.run(config(folder, steps=1), tmp_path / "whole")
+    assert "interrupted" not in capsys.readouterr().err
+    monkeypatch.setattr(distill, "LEAST_RECORDED", 2.0)
+    distill.run(config(folder, steps=1), tmp_path / "part")
+    assert re.search(
+        r"buffer\.h5 has \d+ of the \d+ frames that were to be recorded", capsys.readouterr().err
+    )
+
+
+def test_a_buffer_that_is_named_twice_and_a_streams_further_teachers_are_refused(folder, tmp_path):
+    with pytest.raises(UserError, match=r"also names .*buffer\.h5 a second time"):
+        distill.run(config(folder, also=(folder / ".." / folder.name / "buffer.h5",)), tmp_path)
+    with pytest.raises(UserError, match="also_teachers with stream"):
+        config(folder, stream=True, also_teachers=(folder / "teacher.safetensors",))
 
 
 def test_a_teacher_that_mostly_prefers_nothing_is_survived(folder, tmp_path, monkeypatch):
@@ -504,6 +518,9 @@ def test_the_recipe_of_the_paper_turns_all_of_ours_off():
     assert (made.optimizer, made.learning_rate, made.learning_rate_final) == ("sgd", 20.0, 20.0)
     assert (made.hint_weight, made.window, made.precision, made.batch_size) == (0.0, "published", "fp32", 32)
     assert (made.sparsity, made.sparsity_form, made.hysteresis) == (1e-4, "squares", 0.1)
+    assert (made.logit_scale, made.norm_learning_rate, made.initial_range) == (1.0, None, 1.0)
+    assert (made.prune, made.shift_pixels, made.initial) == (0, 0, None)
+    assert (made.loss, made.temperature, made.stream_start) == ("kl", 0.01, 50_000)
 
 
 def silent_exactly(made):

@@ -44,6 +44,16 @@ def made():
     return network, stacks, Hints([teacher], stacks, ONE_GAME, chosen, 4, torch.float32)
 
 
+def test_a_teacher_whose_hidden_layer_is_dead_gives_no_hints(made):
+    _, stacks, _ = made
+    teacher = q_network.initial_weights(6, torch.Generator().manual_seed(1))
+    teacher["hidden.bias"] -= 1e3
+    with pytest.raises(
+        UserError, match=r"its last hidden layer is the same on all of 12 frames.*--hint_weight 0"
+    ):
+        Hints([teacher], stacks, ONE_GAME, {}, 4, torch.float32)
+
+
 def test_loss_is_the_squared_error_of_centred_readouts(made):
     network, stacks, hints = made
     with torch.no_grad():

@@ -93,6 +93,34 @@ def test_q_values_that_are_not_finite_are_refused():
     made.close()
 
 
+@pytest.mark.parametrize(
+    ("q_A", "because"),
+    [
+        (np.ones(6), "are the same for all 6 actions in all of 12 steps"),
+        (np.arange(6), "are the same in all of 12"),
+    ],
+)
+def test_a_teacher_that_says_nothing_of_what_to_do_is_refused(q_A, because):
+    made = TeacherStream(
+        lambda stacks: np.tile(q_A.astype(np.float32), (len(stacks), 1)), "pong", 6, ring=64, start=12,
+        period=4, envs=4, epsilon=0.0, seed=0,
+    )  # fmt: skip
+    with pytest.raises(UserError, match=f"the stream of pong: the teacher's Q-values {because}"):
+        made.advance()
+    made.close()
+
+
+def test_a_stream_of_another_game_than_its_teachers_names_the_options_that_there_are(tmp_path):
+    weights = initial_weights(3, torch.Generator().manual_seed(0))
+    save_teacher(tmp_path / "teacher.safetensors", weights, "freeway", 3, Provenance.of({}, seed=0))
+    remedy = "give --teacher a teacher of pong, or --stream_game the game of this one"
+    for name in ("teacher", "none"):
+        given = DistillConfig(stream=True, hint_weight=0.0, teacher=tmp_path / f"{name}.safetensors")
+        with pytest.raises(UserError) as refused:
+            distill.run(given, tmp_path / "run")
+        assert refused.value.remedy == remedy
+
+
 def test_a_training_on_a_stream_is_resumed_exactly(tmp_path):
     for seed, name in enumerate(("teacher", "other")):
         weights = initial_weights(6, torch.Generator().manual_seed(seed))

@@ -91,7 +91,8 @@ def test_stages_that_play_run_once_for_each_game(tmp_path):
 
 def test_a_distillation_that_streams_plays_the_trials_game_and_reads_no_buffer(tmp_path):
     text = RECIPE.replace("stream: false", "stream: true")
-    trials, _ = plan(recipe(tmp_path, text, ("game=pong|freeway",)))
+    trials, runs = plan(recipe(tmp_path, text, ("game=pong|freeway",)))
+    assert {run.stage for run in runs.values()} == {"distill", "evaluate"}
     found = [trial.runs["distill"][0] for trial in trials]
     assert [(run.options["stream_game"], run.inputs) for run in found] == [("pong", {}), ("freeway", {})]
     assert len({run.key for run in found}) == 2
@@ -115,6 +116,26 @@ def test_a_cells_share_of_its_teacher_is_of_each_seeds_own_teacher(tmp_path):
     low, high = cell["evaluate.percent_of_teacher_ci95"]
     assert 80 <= low < 90 < high <= 100
     assert cell["evaluate.ci95"][1] > 15
+
+
+def test_a_cell_of_several_seeds_has_their_cores_and_spikes_and_counts_what_they_share_once(tmp_path):
+    found = recipe(tmp_path, changes=("seeds=2",))
+    shared = {"name": "record-pong", "seconds": 3600.0}
+    rows = [
+        {
+            "values": {"seed": seed}, "game": "pong", "state": "finished", "teacher": None, "returns": [1.0, 2.0],
+            "runs": [shared, {"name": f"distill-pong-{seed}", "seconds": 1800.0}],
+            "figures": {
+                "evaluate.mean": 1.5, "map.cores": 1885 + seed, "map.chips": 1, "distill.steps": 100 + seed,
+                "estimate.operations.activation_sparsity": 0.5 + 0.25 * seed,
+            },
+        }
+        for seed in range(2)
+    ]  # fmt: skip
+    (cell,) = table.cells(found, rows)
+    assert (cell["hours"], cell["map.cores"], cell["map.chips"]) == (2.0, 1885.5, 1)
+    assert cell["estimate.operations.activation_sparsity"] == 0.625
+    assert "distill.steps" not in cell
 
 
 def test_a_search_draws_the_same_values_however_many(tmp_path):

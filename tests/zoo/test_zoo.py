@@ -54,6 +54,22 @@ def test_card_belongs_to_its_file(card):
     assert file_sha256(card.with_suffix(".safetensors")) == document["sha256"]
 
 
+@pytest.mark.parametrize(
+    "card",
+    sorted(ROOT.glob("*/student-1chip*.json")),
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
+)
+def test_the_zoos_page_says_what_a_students_card_says(card):
+    document = json.loads(card.read_text())
+    page = (ROOT / "README.md").read_text().splitlines()
+    for score in document.get("games", {"": document}).values():
+        values = [value + 1e-9 for value in (score["mean"], *score["ci95"])]  # halves are rounded up
+        wanted = ["{:,.{d}f} ({:,.{d}f}-{:,.{d}f})".format(*values, d=digits) for digits in (0, 2)]
+        (row,) = (line for line in page if any(each in line for each in wanted))
+        assert f"| {score['percent_of_margin']:.1f} % |" in row
+        assert row.endswith(f" {document['cores']:,} |")
+
+
 @pytest.mark.skipif(find_spec("mujoco") is None, reason="the MuJoCo simulators are not installed")
 @pytest.mark.parametrize("task", TASKS)
 def test_a_shipped_control_agent_scores_what_its_card_says(task):

@@ -1,3 +1,4 @@
+import hashlib
 import json
 
 import numpy as np
@@ -10,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from spikestill.common.errors import UserError
 from spikestill.common.provenance import Provenance, content_sha256
+from spikestill.common.zoo import ROOT
 from spikestill.student.architectures import LayerSpec, architecture
 from spikestill.student.integer_net import (
     IntegerLayer,
@@ -18,11 +20,12 @@ from spikestill.student.integer_net import (
     count_votes,
     layer_sums,
     load,
+    naive_forward,
     pack_ternary,
     save,
     unpack_ternary,
 )
-from tests.nets import random_net, table1_net
+from tests.nets import random_net, random_stack, table1_net
 
 
 @settings(max_examples=100, deadline=None)
@@ -198,3 +201,35 @@ def test_impossible_geometry_is_refused_when_it_is_read(tmp_path, change, becaus
 def test_a_layer_without_weights_is_refused(shape):
     with pytest.raises(ValueError, match="at least one value"):
         IntegerLayer(np.zeros(shape, np.int8), np.zeros(shape[0], np.int32), 1, 0, 1)
+
+
+def test_a_program_that_has_read_the_page_alone_reads_a_shipped_student():
+    """docs/student.md, without ours: weights, thresholds, hash and votes."""
+    path = ROOT / "pong" / "student-1chip.safetensors"
+    net, _ = load(path)
+    with safe_open(path, "np") as file:
+        metadata = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    told = json.loads(metadata["net"])
+    assert (metadata["schema"], metadata["version"], told["game"]) == ("spikestill.student", "2", "pong")
+    digest = hashlib.sha256(f"{metadata['net']}\n{metadata['provenance']}\n".encode())
+    for name, array in sorted(tensors.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode() + array.tobytes())
+    assert digest.hexdigest() == metadata["sha256"]
+    stack = random_stack(3)
+    x = stack.astype(np.int64)
+    for index, layer in enumerate(told["layers"]):
+        features, inputs, kernel, _ = layer["shape"]
+        codes = np.stack(
+            [tensors[f"layer.{index}.weight"] >> shift & 3 for shift in (0, 2, 4, 6)], axis=1
+        ).ravel()
+        weight = np.array([0, 1, -1])[codes[: features * inputs * kernel**2]].reshape(layer["shape"])
+        pad, stride = layer["pad"], layer["stride"]
+        x = np.pad(x, ((0, 0), (pad, pad), (pad, pad))) if pad >= 0 else x[:, -pad:pad, -pad:pad]
+        patches = np.lib.stride_tricks.sliding_window_view(x, (kernel, kernel), (1, 2))[:, ::stride, ::stride]
+        shares = zip(np.split(patches, layer["groups"]), np.split(weight, layer["groups"]), strict=True)
+        sums = np.concatenate([np.einsum("chwuv,ocuv->ohw", part, own) for part, own in shares])
+        x = (sums >= tensors[f"layer.{index}.theta"][:, None, None]).astype(np.int64)
+    used = told["actions"] * (len(x) // told["actions"])
+    votes = x[:used].sum(axis=(1, 2)).reshape(-1, told["actions"]).sum(axis=0)
+    np.testing.assert_array_equal(votes, count_votes(naive_forward(net, stack)[-1], net.actions))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from spikestill.common.artefacts import TEACHER
-from spikestill.common.environment import check_environment
+from spikestill.common.environment import check_environment, family_of
 from spikestill.common.errors import UserError
+from spikestill.common.legal import TOGETHER
 
 # The zoo travels beside the packages, in a checkout as in an installed wheel.
 ROOT = Path(__file__).resolve().parent.parent / "zoo"
@@ -24,13 +25,18 @@ def zoo_path(game: str, name: str, root: Path | None = None) -> Path:
     path = root / game / name
     if path.is_file():
         return path
-    files = zoo_files(root)
+
+    def atari(known: str) -> bool:
+        return family_of(known.partition(TOGETHER)[0]) == "atari"
+
+    files = {known: names for known, names in zoo_files(root).items() if atari(known) == atari(game)}
     has = "; ".join(f"{known}: {', '.join(names)}" for known, names in files.items()) or "nothing yet"
-    stage = "teach" if name.startswith("teacher") else "map" if name.startswith("core_map") else "distill"
+    stages = {"teacher": "teach", "core_map": "map", "student": "distill"}
+    role = next(role for role in stages if name.startswith(role))
     instead = ", take --agent teacher" if TEACHER in files.get(game, ()) else ""
     raise UserError(
         f"the zoo has no {name} for {game}; it has {has}",
-        f"make one with `spikestill {stage}` and give its path{instead}, or play another game",
+        f"make one with `spikestill {stages[role]}` and give it with --{role}{instead}, or play another game",
     )
 
 

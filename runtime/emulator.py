@@ -45,6 +45,8 @@ class Emulator:
         decision_due: True where the last frame completed a stack that the agent has not seen.
     """
 
+    seen = True
+
     def __init__(self, config: EnvironmentConfig, seed: int) -> None:
         self.config, self.spec = config, environment(config.game)
         self.rate_hz, self.frames_per_decision, self.screen_shape = (

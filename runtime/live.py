@@ -27,6 +27,7 @@ class LiveGame(Protocol):
         over: True once it has ended.
         decision_due: True where the last frame completed an observation that the agent has not seen.
         screen_shape: (H, W) of its picture.
+        seen: it can be drawn; False: its picture is black, for want of OpenGL, say.
     """
 
     spec: EnvironmentSpec
@@ -37,6 +38,7 @@ class LiveGame(Protocol):
     over: bool
     decision_due: bool
     screen_shape: tuple[int, int]
+    seen: bool
 
     def reset(self) -> None:
         """Start the next episode."""
@@ -78,7 +80,7 @@ class LiveEnvironment:
         self.spec, self.rate_hz = spec, spec.decisions_per_s
         self.actions = action_names(spec)
         self._envs = spec.make(options, 1, 1)
-        self._drawn = drawn
+        self.seen = drawn
         self._render = getattr(self._envs, "render_soon", self._envs.render) if paced else self._envs.render
         self.score, self.over, self.decision_due = 0.0, True, False
         self._observations = self._envs.reset(np.array([seed], np.int64))
@@ -120,13 +122,13 @@ class LiveEnvironment:
         out_HW3[:] = self._picture()
 
     def _picture(self) -> npt.NDArray[np.uint8]:
-        if not self._drawn:
+        if not self.seen:
             return UNSEEN
         try:
             return self._render(0)
         except Exception as error:  # no display, no OpenGL: it plays on unseen
             print(f"{self.spec.name} plays on unseen: {error}", file=sys.stderr, flush=True)
-            self._drawn = False
+            self.seen = False
             return UNSEEN
 
     def close(self) -> None:

@@ -161,6 +161,7 @@ def _play(
         "rate_hz": game.rate_hz,
         "seconds": round(seconds, 3),
         "video": str(config.record) if config.record and failure is None else None,
+        "video_is_black": bool(config.record) and not game.seen,
         "video_frames": display.frames if display else 0,
         "dropped_video_frames": display.dropped if display and config.record else 0,
         **told[0],

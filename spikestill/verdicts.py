@@ -209,7 +209,8 @@ def _play(found: Summary) -> Iterator[str]:
     if found.get("lost_s"):
         yield f"The machine stood still for {found['lost_s']:.1f} s, which the game did not catch up."
     if found.get("video"):
-        yield f"Video: {found['video']}."
+        black = ", all black: the game could not be drawn" if found.get("video_is_black") else ""
+        yield f"Video: {found['video']}{black}."
 
 
 def _played(found: Summary, agent: str) -> Iterator[str]:

@@ -131,7 +131,7 @@ def check_answers(address: str, answer_s: float) -> str:
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", found]
     try:
         healthy = subprocess.run(command, capture_output=True, timeout=answer_s, check=False).returncode == 0
-        said = "what answers is no Ray head"
+        said = "there is an open port, and no Ray head behind it"
     except subprocess.TimeoutExpired:
         healthy, said = False, f"nothing but an open port in {answer_s:g} s"
     if not healthy:

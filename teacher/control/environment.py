@@ -83,7 +83,7 @@ def bounded(name: str, low: npt.ArrayLike, high: npt.ArrayLike) -> Box:
         each = wrong[0]
         raise UserError(
             f"{name}: action {each} has the bounds {lows[each]:g}..{highs[each]:g}, finite low < high wanted",
-            "wrap the environment so that every action is bounded, as gymnasium.wrappers.RescaleAction does",
+            "give the environment itself, for its wrappers are left off, an action_space with finite bounds",
         )
     if not len(lows):
         raise UserError(f"{name} has no actions", "give an environment with a box of one number or more")

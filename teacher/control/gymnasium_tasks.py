@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.environment import EnvironmentSpec, Field
+from spikestill.common.errors import UserError
 from spikestill.teacher.control.environment import STATES, MujocoEnvironments, Outcome, bounded
 from spikestill.teacher.control.simulator import Simulator, importing
 
@@ -41,6 +42,11 @@ class GymnasiumTask:
             import gymnasium
 
             made: Any = gymnasium.make(gym_id)
+        if made.spec.max_episode_steps is None:
+            raise UserError(
+                f"{name}: {gym_id} has no max_episode_steps",
+                "register it with one: where its episodes are cut off",
+            )
         self.limit = int(made.spec.max_episode_steps)
         self.environment = made.unwrapped
         self.simulator = Simulator(name, self.environment.model, self.environment.data, finish=False)
@@ -93,10 +99,10 @@ def spec(name: str) -> EnvironmentSpec:
 
 
 def gymnasium_spec(name: str, gym_id: str) -> EnvironmentSpec:
-    """Return any MuJoCo task that Gymnasium knows as ``gym_id``, called ``name`` here.
+    """Return any MuJoCo task that Gymnasium knows as ``gym_id``, called ``name`` here; its wrappers are left off.
 
     Raises:
-        UserError: MuJoCo is missing, or an action has no bounds.
+        UserError: MuJoCo is missing, an action has no bounds, or an episode no limit.
     """
     make = functools.partial(GymnasiumTask, name, gym_id)
     task = make()

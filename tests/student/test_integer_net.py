@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from numpy.lib.stride_tricks import sliding_window_view
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -226,7 +227,8 @@ def test_a_program_that_has_read_the_page_alone_reads_a_shipped_student():
         weight = np.array([0, 1, -1])[codes[: features * inputs * kernel**2]].reshape(layer["shape"])
         pad, stride = layer["pad"], layer["stride"]
         x = np.pad(x, ((0, 0), (pad, pad), (pad, pad))) if pad >= 0 else x[:, -pad:pad, -pad:pad]
-        patches = np.lib.stride_tricks.sliding_window_view(x, (kernel, kernel), (1, 2))[:, ::stride, ::stride]
+        patches = sliding_window_view(x, kernel, axis=1)[:, ::stride]
+        patches = sliding_window_view(patches, kernel, axis=2)[:, :, ::stride]
         shares = zip(np.split(patches, layer["groups"]), np.split(weight, layer["groups"]), strict=True)
         sums = np.concatenate([np.einsum("chwuv,ocuv->ohw", part, own) for part, own in shares])
         x = (sums >= tensors[f"layer.{index}.theta"][:, None, None]).astype(np.int64)

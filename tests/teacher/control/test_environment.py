@@ -11,6 +11,7 @@ from spikestill.common.environment import environment
 from spikestill.common.errors import UserError
 from spikestill.teacher.control import dm_control_tasks, gymnasium_tasks
 from spikestill.teacher.control.environment import bounded
+from spikestill.teacher.control.gymnasium_tasks import gymnasium_spec
 from spikestill.teacher.control.simulator import choose_gl
 
 pytestmark = pytest.mark.skipif(
@@ -116,6 +117,32 @@ def test_a_simulator_that_gives_up_names_environment_step_and_a_remedy_that_work
 def test_a_box_without_bounds_names_the_action():
     with pytest.raises(UserError, match=r"slide: action 1 has the bounds -inf..1, finite low < high wanted"):
         bounded("slide", [-1, -np.inf], [1, 1])
+
+
+def test_a_task_of_ones_own_without_bounds_is_refused_and_one_with_bounds_plays():
+    import gymnasium
+
+    def unbounded(**options):
+        task = gymnasium.make("HalfCheetah-v5", **options).unwrapped
+        task.action_space = gymnasium.spaces.Box(-1.0, np.array([1, 1, np.inf, 1, 1, 1]), dtype=np.float32)
+        return task
+
+    try:
+        gymnasium.register("Unbounded-v0", unbounded, max_episode_steps=10)
+        with pytest.raises(
+            UserError, match=r"mine: action 2 has the bounds -1..inf, finite low < high wanted"
+        ):
+            gymnasium_spec("mine", "Unbounded-v0")
+        gymnasium.register("Unlimited-v0", unbounded)
+        with pytest.raises(UserError, match=r"mine: Unlimited-v0 has no max_episode_steps"):
+            gymnasium_spec("mine", "Unlimited-v0")
+    finally:
+        for name in ("Unbounded-v0", "Unlimited-v0"):
+            gymnasium.registry.pop(name, None)
+    envs = gymnasium_spec("mine", "HalfCheetah-v5").make(None, 1, 0)
+    envs.reset(np.array([0]))
+    play(envs, [np.zeros((1, 6))], 1)
+    envs.close()
 
 
 def test_an_unknown_task_names_the_nearest():

@@ -218,3 +218,21 @@ def test_the_curve_of_a_later_seed_is_its_own(tmp_path):
         wanted = [line["mean_return"] for line in lines if line["seed"] == seed]
         assert [point["mean_return"] for point in found["curve"]] == wanted
         assert found["seed"] == seed
+
+
+def test_a_video_without_pictures_is_told_to_be_black(taught, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MUJOCO_GL", "disable")
+    words = [
+        "play",
+        "reacher_easy",
+        "--seconds",
+        "0.3",
+        "--view",
+        "none",
+        "--record",
+        str(tmp_path / "play.gif"),
+    ]
+    assert main([*words, "--run_dir", str(taught)]) == 0
+    told = capsys.readouterr()
+    assert "reacher_easy plays on unseen: reacher_easy cannot be drawn" in told.err
+    assert "play.gif, all black: the game could not be drawn." in " ".join(told.out.split())

@@ -33,8 +33,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks import measurement
 from benchmarks.distill import PlainStep, mean_votes, pixels
-from benchmarks.measurement import RESULTS, finish, made
+from benchmarks.measurement import finish, made
 from spikestill.common.atari import STACK
 from spikestill.common.environment import Observations
 from spikestill.common.processor import keep_freed_memory
@@ -152,7 +153,7 @@ def trained(
             loss.backward()
             optimizer.step()
             agree = (logits.detach().argmax(dim=1) == q.argmax(dim=1)).float().mean()
-            found.append((float(loss), float(agree)))
+            found.append((float(loss.detach()), float(agree)))
             bar.advance(1, loss=found[-1][0], agreement=found[-1][1])
     net.eval()
     loss_last, agreement_last = np.mean(found[last:], axis=0)
@@ -184,7 +185,7 @@ def recipe(
 def held_out(scores: Callable[[Tensor], Tensor], drawn: Drawn) -> dict[str, float]:
     """Return agreement and regret on frames that were not trained on."""
     with torch.no_grad():
-        parts = [scores(torch.from_numpy(part)) for part in np.array_split(drawn.stacks, 8)]
+        parts = [scores(part) for part in torch.from_numpy(drawn.stacks).split(BATCH)]
     found = judged(np.concatenate([np.asarray(part) for part in parts]).argmax(axis=1), drawn.q_values)
     return {"agreement": round(found.agreement, 4), "regret": round(found.regret, 4)}
 
@@ -248,11 +249,10 @@ def main() -> None:
         "hours": round(hours, 2),
     }
     print(json.dumps(figures), flush=True)
-    if options.games:
-        figures["played"] = played(scores, options.game, options.games, f"evaluating {options.rung}")
+    figures["played"] = played(scores, options.game, options.games, f"evaluating {options.rung}")
     for reader in readers:
         reader.close()
-    path = RESULTS / f"{name}.json"
+    path = measurement.RESULTS / f"{name}.json"
     before = json.loads(path.read_text(encoding="utf-8"))["figures"] if path.exists() else {}
     finish(name, before | {f"{options.rung}-{options.batches}": figures | {"made": made()}})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from benchmarks import measurement
 from benchmarks.witness import Witness, by_share, explained
 from spikestill.common.provenance import Provenance
+from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.record import RecordConfig
 from spikestill.dataset import recorder
 from spikestill.teacher.atari.q_network import initial_weights
@@ -71,6 +73,36 @@ def test_those_of_recording_and_distilling_run(tmp_path: Path, monkeypatch: pyte
         written = json.loads((tmp_path / "results" / f"{name}.json").read_text())
         assert written["figures"][figure] > 0
         assert written["command"].startswith(f"python -m benchmarks.{name} ")
+
+
+@pytest.mark.slow
+def test_the_one_of_the_constraints_trains_and_plays_each_rung(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spikestill import constraint_results
+
+    monkeypatch.setattr(measurement, "RESULTS", tmp_path / "results")
+    recorder.run(
+        RecordConfig(environment=EnvironmentConfig(game="freeway"), frames=256, num_envs=4), tmp_path
+    )
+    for rung in constraint_results.RUNGS:
+        words = ("--buffers", str(tmp_path / "buffer.h5"), "--batches", "2", "--games", "1")
+        run(monkeypatch, "constraints", "freeway", rung, *words)
+    card = {"game": "freeway", "teacher": 30.0, "random": 0.0}
+    drawn = constraint_results.rows(constraint_results.figures(tmp_path / "results", "freeway"), card)
+    assert [row[1] for row in drawn] == list(constraint_results.RUNGS.values())
+    assert all(row[2] == "2" for row in drawn)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("mujoco") is None, reason="the MuJoCo simulators are not installed")
+def test_those_of_control_agents_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurement, "RESULTS", tmp_path / "results")
+    run(monkeypatch, "control", "--seconds", "0.01", "--repeats", "1")
+    for name in ("fixed_point", "ips"):
+        run(monkeypatch, name, "--seconds", "0.01")
+    for name in ("control", "fixed_point", "ips"):
+        assert json.loads((tmp_path / "results" / f"{name}.json").read_text())["figures"]
 
 
 def test_a_witness_tells_for_how_long_any_core_and_all_cores_stood_still() -> None:

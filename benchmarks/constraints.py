@@ -45,7 +45,7 @@ from spikestill.configs.environment import EnvironmentConfig
 from spikestill.dataset.reader import BufferReader
 from spikestill.student.architectures import LayerSpec, architecture, centred
 from spikestill.student.distill import hinting_teachers
-from spikestill.student.distillation import Distillation
+from spikestill.student.distillation import Distillation, learning_rate
 from spikestill.student.integer_net import STACK_SHAPE
 from spikestill.student.judging import judged
 from spikestill.student.losses import kl
@@ -139,13 +139,13 @@ def trained(
     """Train on ``batches`` batches; return loss and agreement over the last tenth of them."""
     optimizer = torch.optim.Adam(net.parameters(), lr=rate, fused=True)
     rng = np.random.default_rng([seed, 6])
+    schedule = DistillConfig(steps=batches, learning_rate=rate, learning_rate_final=rate / RATE_FALL)
     last = int((1.0 - RENORMALISED_SHARE) * batches)
     found = []
     with Progress("training", batches, "batches") as bar:
         for step in range(batches):
             net.train(step < last)
-            fall = 0.5 * (1.0 + math.cos(math.pi * step / batches))
-            optimizer.param_groups[0]["lr"] = rate / RATE_FALL + (rate - rate / RATE_FALL) * fall
+            optimizer.param_groups[0]["lr"] = learning_rate(schedule, step)
             drawn = source.draw(rng, BATCH)
             logits, q = net(torch.from_numpy(drawn.stacks)), torch.from_numpy(drawn.q_values)
             loss = kl(logits, q, TEMPERATURE)

@@ -8,7 +8,7 @@ from typing import Any
 
 from spikestill.common.atari import PAPER_GAMES
 from spikestill.common.json_file import read_object
-from spikestill.result_cells import Card
+from spikestill.result_cells import Card, interval, number, table
 from spikestill.runtime.evaluate import percentages
 
 RUNGS = {
@@ -44,11 +44,10 @@ def rows(found: Mapping[str, Any], card: Card) -> list[list[str]]:
     for each in sorted(found.values(), key=lambda rung: (rung["batches"], order.index(rung["rung"]))):
         held, score = each["held_out"], each["played"]
         share = percentages(score["score"], card["teacher"], card["random"])["percent_of_margin"]
-        low, high = score["ci95"]
         made.append([
             card["game"], RUNGS[each["rung"]], f"{each['batches']:,}", f"{each['training_loss']:.2f}",
             f"{100 * each['training_agreement']:.0f}, {100 * held['agreement']:.0f}", f"{held['regret']:.2f}",
-            f"{score['score']:,.1f}", f"{low:,.1f} to {high:,.1f}", "" if share is None else f"{share:.0f}",
+            number(score["score"]), interval(score["ci95"]), number(share, 0),
             f"{each['hours']:.2f}",
         ])  # fmt: skip
     return made
@@ -68,7 +67,6 @@ def section(measured: Path, students: Mapping[str, Card]) -> list[str]:
         "game", "bound by", "batches", "loss", "agreement %: training, held out", "regret, held out", "score",
         "95 % interval", "% of margin", "hours",
     ]  # fmt: skip
-    lines = [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *made)]
     return [
         "## What each constraint costs",
         "",
@@ -77,6 +75,5 @@ def section(measured: Path, students: Mapping[str, Card]) -> list[str]:
         "training are over its last tenth; regret is 0 for the teacher and 1 for random play.",
         "`python -m benchmarks.constraints GAME RUNG --buffers FILES`.",
         "",
-        *lines,
-        "",
+        *table(heads, made),
     ]

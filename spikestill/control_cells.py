@@ -19,7 +19,7 @@ from spikestill.common.precision.rounding import number_format
 from spikestill.configs.control import ENCODERS, SIX, SWITCHED, ControlConfig, MethodsConfig
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.control_curves import Curve, Kept
-from spikestill.results import interval, number
+from spikestill.result_cells import interval, number
 from spikestill.sweep.table import seeds_and_games
 
 EPSILON = 1e-8

@@ -18,7 +18,7 @@ from spikestill.control_cells import EPSILON, Cell, Variant, cells, described, l
 from spikestill.control_curves import read_all
 from spikestill.control_distances import Distances
 from spikestill.control_distances import read_all as read_distances
-from spikestill.results import number, table
+from spikestill.result_cells import number, table
 
 BJORCK_TASKS = (
     "cartpole_swingup", "reacher_easy", "cheetah_run", "finger_spin", "ball_in_cup_catch", "walker_walk",

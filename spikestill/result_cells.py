@@ -1,9 +1,9 @@
-"""What the tables and the pictures of results share: the zoo's cards, the sweeps' cells, and percentages of them."""
+"""What the tables and the pictures of results share: the zoo's cards, the sweeps' cells, percentages, Markdown."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +131,19 @@ def zoo_joint_shares(found: Sequence[Card], single: Mapping[str, Card], count: i
         if game in single
     ]
     return [share for share in shares if share is not None]
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return a Markdown table."""
+    lines = [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *rows)]
+    return [*lines, ""]
+
+
+def number(value: Any, digits: int = 1) -> str:
+    """Return a number as the tables show it, '' for None."""
+    return "" if value is None else f"{float(value):,.{digits}f}"
+
+
+def interval(low_high: Any, digits: int = 1) -> str:
+    """Return a 95 % interval, '' for None."""
+    return "" if not low_high else f"{number(low_high[0], digits)} to {number(low_high[1], digits)}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,14 @@ from spikestill.result_cells import (
     cells,
     every_student,
     find,
+    interval,
     joint,
     joint_share,
     joint_shares,
     mean,
+    number,
     several,
+    table,
 )
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -60,22 +63,6 @@ SB3_DQN_10M = {
 }  # fmt: skip
 DDQN = {"freeway": 31.8, "riverraid": 12015.3}
 """van Hasselt 2016, where Stable-Baselines3 gives nothing."""
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return a Markdown table."""
-    lines = [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *rows)]
-    return [*lines, ""]
-
-
-def number(value: Any, digits: int = 1) -> str:
-    """Return a number as the tables show it, '' for None."""
-    return "" if value is None else f"{float(value):,.{digits}f}"
-
-
-def interval(low_high: Any, digits: int = 1) -> str:
-    """Return a 95 % interval, '' for None."""
-    return "" if not low_high else f"{number(low_high[0], digits)} to {number(low_high[1], digits)}"
 
 
 def budget(cell: Cell) -> str:

@@ -275,15 +275,16 @@ def ablation(own: Sequence[Cell]) -> list[str]:
         )
 
     rows = [
-        [cell["game"], f"`{change(cell['values'])}`", number(cell.get("evaluate.mean"), 2),
-         interval(cell.get("evaluate.ci95"), 2), measured(cell)]
+        [cell["game"], f"`{change(cell['values'])}`", number(cell.get("distill.regret"), 3),
+         number(cell.get("evaluate.mean"), 2), interval(cell.get("evaluate.ci95"), 2), measured(cell)]
         for cell in own
     ]  # fmt: skip
-    heads = ["game", "change", "score", "95 % interval", "% of teacher"]
+    heads = ["game", "change", "regret, held out", "score", "95 % interval", "% of teacher"]
     return [
         "## One change at a time",
         "",
-        "What a departure of ours from the paper's recipe is worth, taken back or added by itself.",
+        "What a departure of ours from the paper's recipe is worth, taken back or added by itself. Regret is that of",
+        "the integer net on the recording's last 2 %: 0 for the teacher, 1 for random play.",
         "`spikestill sweep ablation`; `ablation-teachers` for the gaps between actions; `ablation-files` for the",
         "student's own play, several teachers and a warm start.",
         "",

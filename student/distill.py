@@ -207,13 +207,15 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
             print("distill: takes the statistics of the finished weights", file=sys.stderr, flush=True)
             training.recalibrate(config.recalibration_batches)
         integer_net.save(training.network.to_integer(), run_dir / STUDENT, provenance)
+        validation = training.validate()
         summary = {
             "steps": training.step,
             "samples": training.step * config.batch_size,
             "held_out_steps": source.held_out,
             "seconds": sitting.seconds,
             "samples_per_s": sitting.rate * config.batch_size,
-            "agreement": training.validate()["agreement"],
+            "agreement": validation["agreement"],
+            "regret": validation["regret"],
             "actions": source.actions,
             "fitted": training.fitted._asdict() if training.fitted is not None else None,
         }

@@ -21,7 +21,7 @@ from spikestill.sweep.worker import FAILED, FINISHED, LOG, attempts
 FIGURES: dict[str, tuple[str, ...]] = {
     "teach": ("mean_return_100", "mean_return"),
     "record": ("frames", "mean_return"),
-    "distill": ("steps", "agreement"),
+    "distill": ("steps", "agreement", "regret"),
     "map": ("cores", "chips"),
     "estimate": ("truenorth.total_j_pipelined", "operations.activation_sparsity"),
     "verify": ("equal",),
@@ -30,7 +30,7 @@ FIGURES: dict[str, tuple[str, ...]] = {
 """Stage to the entries of its summary that a row shows; a dot leads into a group of them."""
 MEASURES = ("evaluate.percent_of_teacher", "evaluate.percent_of_margin", "evaluate.mean", "distill.agreement")
 """Columns that are averaged over seeds; the page draws the first that there is."""
-AVERAGED = (*MEASURES, "map.cores", *(f"estimate.{name}" for name in FIGURES["estimate"]))
+AVERAGED = (*MEASURES, "distill.regret", "map.cores", *(f"estimate.{name}" for name in FIGURES["estimate"]))
 """Figures that differ by seed, and have a mean in a cell; of the others a cell has those that are the same in all."""
 RESAMPLES = 4_000
 Row = dict[str, Any]

@@ -38,12 +38,20 @@ def row(page, section, first):
 
 def test_a_change_by_itself_is_told_beside_none(tmp_path):
     cell = {"game": "pong", "done": 2, "hours": 0.5, "values": {"change": "distill.hint_weight=0"}}
-    score = {"evaluate.mean": 10.0, "evaluate.ci95": [9.0, 11.0], "evaluate.percent_of_teacher": 50.0}
+    score = {
+        "distill.regret": 0.25,
+        "evaluate.mean": 10.0,
+        "evaluate.ci95": [9.0, 11.0],
+        "evaluate.percent_of_teacher": 50.0,
+    }
     found = results.ablation([cell | score, cell | {"values": {"change": "none"}}])
-    assert "| pong | `distill.hint_weight=0` | 10.00 | 9.00 to 11.00 | 50.0 (; 2 seeds, 0.50 h) |" in found
-    assert "| pong | `none` |  |  |  |" in found
+    assert (
+        "| pong | `distill.hint_weight=0` | 0.250 | 10.00 | 9.00 to 11.00 | 50.0 (; 2 seeds, 0.50 h) |"
+        in found
+    )
+    assert "| pong | `none` |  |  |  |  |" in found
     grid = cell | {"values": {"game": "pong", "record.student": "first.safetensors"}}
-    assert "| pong | `record.student=first.safetensors` |  |  |  |" in results.ablation([grid])
+    assert "| pong | `record.student=first.safetensors` |  |  |  |  |" in results.ablation([grid])
 
 
 def test_cells_stand_beside_the_papers_and_stay_empty_where_nothing_ran(tmp_path):

@@ -504,6 +504,7 @@ def test_a_teacher_that_mostly_prefers_nothing_is_survived(folder, tmp_path, mon
     for loss in ("kl", "nll", "mse"):
         result = distill.run(config(folder, loss=loss, steps=2, hint_weight=0.0), tmp_path / loss)
         assert np.isfinite(result.summary["agreement"])
+        assert result.summary["regret"] >= 0
         line = json.loads((tmp_path / loss / "distill.jsonl").read_text().splitlines()[-1])
         assert line["validation_regret"] == 0.0
         assert len(line["layers"]) == 10

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from spikestill.common.errors import BackendError, UserError
@@ -17,6 +18,7 @@ from spikestill.common.processor import cores
 
 INSTALL = EXTRAS["sweep"].install
 START = "start one there with `ray start --head`, and join it from each machine with `ray start --address HOST:PORT`"
+TOKEN = "copy its ~/.ray/auth_token here, or name the copy by RAY_AUTH_TOKEN_PATH; RAY_AUTH_MODE must not be disabled"
 OBJECT_STORE_BYTES = 80 << 20
 """Only options and summaries travel through Ray; artefacts lie in the sweep's folder."""
 
@@ -86,6 +88,15 @@ def joined(address: str | None, answer_s: float) -> Iterator[Cluster]:
     Raises:
         UserError: Ray is not installed, or nothing answers at ``address``.
     """
+    with (
+        _token_shown() if address is not None else contextlib.nullcontext(),
+        _joined(address, answer_s) as cluster,
+    ):
+        yield cluster
+
+
+@contextlib.contextmanager
+def _joined(address: str | None, answer_s: float) -> Iterator[Cluster]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -115,11 +126,29 @@ def joined(address: str | None, answer_s: float) -> Iterator[Cluster]:
         ray.shutdown()
 
 
+@contextlib.contextmanager
+def _token_shown() -> Iterator[None]:
+    """Show a head the token that this machine has, if any, meanwhile.
+
+    Ray shows it to what ``auto`` finds, and to no HOST:PORT. A head that wants none does not look at it.
+    """
+    places = os.environ.get("RAY_AUTH_TOKEN_PATH"), Path.home() / ".ray" / "auth_token"
+    has = bool(os.environ.get("RAY_AUTH_TOKEN")) or any(place and Path(place).is_file() for place in places)
+    if not has or "RAY_AUTH_MODE" in os.environ:
+        yield
+        return
+    os.environ["RAY_AUTH_MODE"] = "token"
+    try:
+        yield
+    finally:
+        del os.environ["RAY_AUTH_MODE"]
+
+
 def check_answers(address: str, answer_s: float) -> str:
     """Return the ``HOST:PORT`` of the Ray head at ``address``, ``HOST:PORT`` or ``auto``.
 
     Raises:
-        UserError: ``auto`` finds none, or none answers within ``answer_s`` seconds.
+        UserError: ``auto`` finds none, none answers within ``answer_s`` seconds, or it wants another token.
     """
     found = _found_by_ray() if address == "auto" else address
     name = f"Ray address {address}" + (f" ({found})" if found != address else "")
@@ -130,12 +159,15 @@ def check_answers(address: str, answer_s: float) -> str:
         raise UserError(f"{name} does not answer ({error})", START) from error
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", found]
     try:
-        healthy = subprocess.run(command, capture_output=True, timeout=answer_s, check=False).returncode == 0
-        said = "there is an open port, and no Ray head behind it"
-    except subprocess.TimeoutExpired:
-        healthy, said = False, f"nothing but an open port in {answer_s:g} s"
-    if not healthy:
-        raise UserError(f"{name} does not answer ({said})", START)
+        health = subprocess.run(command, capture_output=True, timeout=answer_s, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise UserError(
+            f"{name} does not answer (nothing but an open port in {answer_s:g} s)", START
+        ) from error
+    if b"InvalidAuthToken" in health.stderr:
+        raise UserError(f"{name} wants its own token, and this machine has none or another", TOKEN)
+    if health.returncode:
+        raise UserError(f"{name} does not answer (there is an open port, and no Ray head behind it)", START)
     return found
 
 

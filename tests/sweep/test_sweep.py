@@ -7,8 +7,11 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -106,6 +109,50 @@ def test_auto_joins_the_cluster_that_was_started_here(tmp_path, ray_folder):
         assert cluster.head_node.remaining_processes_alive()
     finally:
         cluster.shutdown()
+
+
+@contextlib.contextmanager
+def started_head(home):
+    """Yield HOST:PORT of a head that `ray start` began with the token in ``home``."""
+    with socket.socket() as free, socket.socket() as client:
+        free.bind(("127.0.0.1", 0))
+        client.bind(("127.0.0.1", 0))
+        ports = free.getsockname()[1], client.getsockname()[1]
+    words = ["start", "--head", "--block", "--num-cpus=1", "--include-dashboard=false", "--disable-usage-stats",
+             "--node-ip-address=127.0.0.1", f"--port={ports[0]}", f"--ray-client-server-port={ports[1]}"]  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ray.scripts.scripts", *words],
+        env={**os.environ, "HOME": str(home)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        lines = iter(process.stdout.readline, "")
+        assert any("Ray runtime started" in line for line in lines)
+        yield f"127.0.0.1:{ports[0]}"
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def test_a_head_that_wants_the_machines_token_is_joined_and_one_that_wants_another_is_named(
+    tmp_path, ray_folder, monkeypatch
+):
+    """A sweep without --address leaves a token in the home; `ray start` takes it, and so must the next sweep."""
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    (tmp_path / "recipe.yaml").write_text(SCORES)
+    for name in ("own", "other"):
+        (tmp_path / name / ".ray").mkdir(parents=True)
+        (tmp_path / name / ".ray" / "auth_token").write_text(secrets.token_hex(32))
+    with started_head(tmp_path / "own") as address:
+        monkeypatch.setenv("HOME", str(tmp_path / "other"))
+        with sweeping(tmp_path, "--address", address) as process:
+            process.communicate(timeout=100)
+        assert process.returncode == 1
+        assert f"Ray address {address} wants its own token, and this" in (tmp_path / "sweep.log").read_text()
+        monkeypatch.setenv("HOME", str(tmp_path / "own"))
+        with sweeping(tmp_path, "--address", address) as process:
+            output, _ = process.communicate(timeout=100)
+        assert process.returncode == 0, (tmp_path / "sweep.log").read_text()
+    assert json.loads(output.splitlines()[-1])["done"] == 2
 
 
 def test_auto_that_finds_no_cluster_says_how_to_start_one(tmp_path, capsys, ray_folder, monkeypatch):

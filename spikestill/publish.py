@@ -216,6 +216,20 @@ def buffer_of(source: Path, provenance: Provenance) -> Path:
     return beside if beside.is_file() else Path(str(provenance.config.get("buffer") or beside))
 
 
+def recorded_frames(source: Path, provenance: Provenance) -> int | None:
+    """Return the frames of all buffers that a student learnt from, None where one of them is gone."""
+    from spikestill.dataset.reader import BufferReader
+
+    buffers = [buffer_of(source, provenance), *map(Path, provenance.config.get("also") or ())]
+    if not all(buffer.is_file() for buffer in buffers):
+        return None
+    found = 0
+    for buffer in buffers:
+        with BufferReader(buffer) as reader:
+            found += len(reader)
+    return found
+
+
 def decision_costs(student: Path, core_map: Path, buffer: Path) -> dict[str, Any]:
     """Return what a decision costs, estimated on frames of the buffer that the student learnt from, if it is there."""
     from spikestill.deploy.estimate import run
@@ -300,6 +314,7 @@ def publish_student(
             "regret": training["curve"][-1]["validation_regret"],
             "cores": mapped.summary["cores"],
             "chips": mapped.summary["chips"],
+            "recorded_frames": recorded_frames(source, provenance),
             "decision": decision_costs(path, core_map, buffer_of(source, provenance)),
             **training,
             "went_on_from": went_on_from,

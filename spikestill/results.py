@@ -97,6 +97,12 @@ def batches(card: Card) -> str:
     return f"{steps:,} x {' or '.join(f'{size:,}' for size in sorted(sizes))}"
 
 
+def recorded(card: Card) -> str:
+    """Return the frames of the recordings that a student learnt from at last, '' where its card does not say them."""
+    frames = card.get("recorded_frames")
+    return "" if frames is None else f"{number(frames / 1000, 0)} k"
+
+
 def measured(cell: Cell | None) -> str:
     """Return percent of the teacher with its interval, seeds and hours; '' where the cell was not run."""
     if cell is None or "evaluate.percent_of_teacher" not in cell:
@@ -135,14 +141,13 @@ def students(found: Mapping[str, Card], trained: Mapping[str, Card]) -> list[str
     for game in PAPER_GAMES:
         card = found.get(game)
         if card is None:
-            rows.append([game, *[""] * 9])
+            rows.append([game, *[""] * 10])
             continue
         earlier = ", an earlier one" if game in trained and trained[game]["mean"] != card["teacher"] else ""
         rows.append([
             game, number(card["mean"], 2), interval(card["ci95"], 2), number(card["teacher"], 2) + earlier,
             number(card["percent_of_teacher"]), number(card["percent_of_margin"]),
-            batches(card), f"{hours(card):.2f}", seeds(card),
-            f"{card['cores']:,}",
+            recorded(card), batches(card), f"{hours(card):.2f}", seeds(card), f"{card['cores']:,}",
         ])  # fmt: skip
     heads = [
         "game",
@@ -151,6 +156,7 @@ def students(found: Mapping[str, Card], trained: Mapping[str, Card]) -> list[str
         "teacher",
         "% of teacher",
         "% of margin",
+        "recorded frames",
         "batches",
         "hours",
         "seeds",

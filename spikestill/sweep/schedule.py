@@ -177,7 +177,11 @@ class Sweep:
                     bar.say(
                         f"{each.name}: {outcome['state']} on {outcome['node']}, {outcome['seconds']:,.0f} s"
                     )
-                bar.advance(len(self.outcomes) - done, running=len(under_way))
+                at_once = cluster.cores() // self.config.cores
+                if self.config.gpus:
+                    at_once = min(at_once, int(cluster.gpus() / self.config.gpus))
+                running = min(len(under_way), max(1, at_once))
+                bar.advance(len(self.outcomes) - done, running=running, waiting=len(under_way) - running)
                 done = len(self.outcomes)
 
     def _submit(self, cluster: Cluster, under_way: dict[Any, StageRun], token: str) -> None:

@@ -17,6 +17,10 @@ from spikestill.common.errors import UserError
 from spikestill.common.legal import LegalActions
 from spikestill.common.provenance import Provenance, file_sha256
 from spikestill.common.zoo import ROOT
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.record import RecordConfig
+from spikestill.dataset import recorder
+from spikestill.dataset.reader import BufferReader
 from spikestill.shelf import row
 from spikestill.student.architectures import architecture
 from spikestill.student.integer_net import load, save
@@ -157,6 +161,28 @@ def test_what_a_decision_costs_is_estimated_on_the_buffer_that_the_student_learn
     (source.parent / "buffer.h5").touch()
     assert publish.buffer_of(source, provenance) == source.parent / "buffer.h5"
     assert publish.buffer_of(tmp_path / "student.safetensors", Provenance.of({}, 0)) == tmp_path / "buffer.h5"
+
+
+def test_the_frames_of_all_recordings_are_counted_where_they_are_still_there(tmp_path):
+    for name, frames in (("first", 64), ("second", 128)):
+        recorder.run(
+            RecordConfig(environment=EnvironmentConfig(game="freeway"), frames=frames, num_envs=4),
+            tmp_path / name,
+        )
+    buffers = [str(tmp_path / name / "buffer.h5") for name in ("first", "second")]
+    lengths = []
+    for buffer in buffers:
+        with BufferReader(buffer) as reader:
+            lengths.append(len(reader))
+    student = tmp_path / "student.safetensors"
+    one, both, gone = (
+        publish.recorded_frames(student, Provenance.of({"buffer": buffers[0], "also": also}, 0))
+        for also in ([], buffers[1:], ["/nowhere/buffer.h5"])
+    )
+    assert min(lengths) > 0
+    assert one == lengths[0]
+    assert both == sum(lengths)
+    assert gone is None
 
 
 @pytest.mark.parametrize("name", ["../pong", "Sparse", "a b", "-"])

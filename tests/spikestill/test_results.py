@@ -10,7 +10,8 @@ from spikestill import constraint_results, results
 from spikestill.common.errors import UserError
 
 CARD = {
-    "mean": 310.0, "ci95": [300.0, 320.5], "training_seconds": 7200, "teacher": 320.0, "percent_of_teacher": 96.9,
+    "mean": 310.0, "ci95": [300.0, 320.5], "training_seconds": 7200, "recorded_frames": 599_854,
+    "teacher": 320.0, "percent_of_teacher": 96.9,
     "percent_of_margin": 96.8, "cores": 1900, "game": "breakout",
     "recipe": {"steps": 8000, "batch_size": 128, "loss": "kl", "sparsity": 1e-4, "seed": 2},
     "decision": {"operations": {"activation_sparsity": 0.5}, "truenorth": {"total_j_pipelined": 8e-5}},
@@ -69,7 +70,7 @@ def test_cells_stand_beside_the_papers_and_stay_empty_where_nothing_ran(tmp_path
         == "| breakout | 310.0 | 300.0 to 320.5 | 4.0 M | 2.5 | 1, 2 | 358.0 (SB3 DQN 10M) | yes |"
     )
     assert row(page, "Teachers", "pong") == "| pong |  |  |  |  |  | 20.6 (SB3 DQN 10M) |  |"
-    assert "| 96.9 | 96.8 | 14,500 x 128 | 2.50 | 1, 2 | 1,900 |" in row(page, "The zoo", "breakout")
+    assert "| 96.9 | 96.8 | 600 k | 14,500 x 128 | 2.50 | 1, 2 | 1,900 |" in row(page, "The zoo", "breakout")
     assert "| 320.00, an earlier one | 96.9 |" in row(page, "The zoo", "breakout")
     same = results.students({"breakout": CARD}, {"breakout": CARD | {"mean": CARD["teacher"]}})
     assert any("| 320.00 | 96.9 |" in line for line in same)

@@ -125,6 +125,7 @@ def started_head(home):
         env={**os.environ, "HOME": str(home)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     try:
+        assert process.stdout
         lines = iter(process.stdout.readline, "")
         assert any("Ray runtime started" in line for line in lines)
         yield f"127.0.0.1:{ports[0]}"

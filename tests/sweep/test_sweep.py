@@ -29,7 +29,7 @@ from tests.sweep.running import begun, command, sweeping
 
 SCORES = """
 stages: [evaluate]
-game: freeway
+game: breakout
 options:
   evaluate: {agent: random, compare: false, episodes: 1, num_envs: 1}
 grid:
@@ -46,7 +46,7 @@ def test_a_sweep_runs_once_and_tells_what_failed(tmp_path, capsys):
     ]
     assert main([*words, *changes]) == 1
     error = capsys.readouterr().err
-    assert "1 of 2 stage runs failed; evaluate-freeway" in error
+    assert "1 of 2 stage runs failed; evaluate-breakout" in error
     assert "x.safetensors" in error
     assert main([*words, "--json"]) == 0
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -56,7 +56,7 @@ def test_a_sweep_runs_once_and_tells_what_failed(tmp_path, capsys):
     stages = tmp_path / "run" / "stages"
     assert [begun(folder) for folder in stages.iterdir()] == [1, 1, 1, 1]
     page = (tmp_path / "run" / "sweep.html").read_text()
-    assert "evaluate-freeway" in page
+    assert "evaluate-breakout" in page
     document = json.loads((tmp_path / "run" / "sweep.json").read_text())
     assert [row["state"] for row in document["rows"]] == ["finished", "finished"]
 

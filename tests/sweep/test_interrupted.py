@@ -79,7 +79,7 @@ def test_a_lost_nodes_trials_run_again_elsewhere(tmp_path):
     health = {
         "health_check_initial_delay_ms": 0,
         "health_check_period_ms": 500,
-        "health_check_failure_threshold": 2,
+        "health_check_failure_threshold": 5,
     }
     cluster = Cluster(
         initialize_head=True,

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from types import FrameType, TracebackType
 
 from spikestill.common.stage import StopRequest
@@ -15,6 +16,9 @@ from spikestill.runtime.clock import MonotonicClock
 from spikestill.runtime.display import Display
 from spikestill.runtime.keyboard import Keyboard
 from spikestill.runtime.view import ENTER, LEAVE
+
+SETTLE_S = 0.05
+"""Time in which a signal that came with the one to go on is heard."""
 
 
 class JobControl:
@@ -76,6 +80,9 @@ class JobControl:
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+        # `kill %1` ends a stopped program by two signals at once, and another thread may take the one that ends it. Who
+        # asks for the terminal before that one is heard is stopped again, for good.
+        time.sleep(SETTLE_S)
         if heard:
             self._take()
         if drawn and self._display is not None:

@@ -350,8 +350,12 @@ def _play_note(play: Mapping[str, Any]) -> str:
 
 
 def _verify_note(verify: Mapping[str, Any]) -> str:
-    """Return which backends were compared, on how many frames of which kind each."""
+    """Return which backends were compared, on how many frames of which kind each, or which of them differ."""
     kind = "random" if verify.get("source") == "random" else "recorded"
+    differ = [rung for rung in verify["rungs"] if rung.get("mismatches")]
+    if differ or not verify.get("ok", True):
+        told = ", ".join(f"{rung['name']} on {rung['mismatches']:,} of {rung['frames']:,}" for rung in differ)
+        return f"NOT the same spikes on {kind} frames: {told or 'the core map departs from the student'}."
     names = ", ".join(f"{rung['name']} ({rung['frames']:,})" for rung in verify["rungs"] if rung["frames"])
     return f"The same spikes, bit for bit, on each of these backends, compared on {kind} frames: {names}."
 

@@ -45,6 +45,10 @@ def test_backends_that_were_not_compared_are_not_spoken_of():
     assert "lava" not in note
     assert "compared on recorded frames" in note
     assert "compared on random frames" in _verify_note({"rungs": rungs, "source": "random"})
+    failed = [rungs[0] | {"mismatches": 3}, *rungs[1:]]
+    note = _verify_note({"rungs": failed, "ok": False})
+    assert note.startswith(f"NOT the same spikes on recorded frames: {rungs[0]['name']} on 3 of ")
+    assert _verify_note({"rungs": rungs, "ok": False}).startswith("NOT the same spikes")
 
 
 def test_what_was_not_measured_has_no_tile_and_no_interval():

@@ -76,6 +76,25 @@ def sort_metadata_of(path: Path) -> None:
         file.write(sort_metadata(head))
 
 
+def read_metadata(path: Path) -> dict[str, Any]:
+    """Return the metadata of a safetensors file from its header alone; no tensor is read.
+
+    Raises:
+        ValueError: it is none, or not as long as its header says.
+        OSError: the file cannot be read.
+    """
+    size = check_header(path)
+    with open(path, "rb") as file:
+        file.seek(8)
+        header = json.loads(file.read(size))
+    metadata = dict(header.pop("__metadata__", {}))
+    wanted = 8 + size + max((int(tensor["data_offsets"][1]) for tensor in header.values()), default=0)
+    found = path.stat().st_size
+    if found != wanted:
+        raise ValueError(f"it has {found:,} bytes, its header speaks of {wanted:,}")
+    return metadata
+
+
 def check_header(path: Path) -> int:
     """Return how many bytes a safetensors file says that its header has; each of them costs time and memory.
 

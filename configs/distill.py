@@ -21,8 +21,8 @@ class DistillConfig(Options):
     """Further buffers, merged with it and shuffled. Where they are of other games, the student plays all of them by one
     head of the console's 18 actions (McKinstry 2018, Figure 4)."""
     initial: Path | None = None
-    """Checkpoint of another training, ``distill-checkpoint.safetensors``, whose network to go on from, with another
-    buffer, say; None: random weights."""
+    """What to go on from, with another buffer, say: another training's ``distill-checkpoint.safetensors``, or a
+    finished ``student.safetensors``, one of the zoo's, say, whose function is kept exactly; None: random weights."""
     architecture: Literal["1chip", "2chip", "4chip", "8chip"] = "1chip"
     """Net of Table 1."""
     window: Literal["centred", "published"] = "centred"

@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from spikestill.common.atomic import write_text
 from spikestill.common.errors import MALFORMED, UserError, restoring
-from spikestill.common.limits import HEADER_BYTES, regular_file
+from spikestill.common.limits import regular_file
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult
+from spikestill.common.tensor_file import read_metadata
 from spikestill.configs.pipeline import InspectConfig
 from spikestill.contents import Contents
 from spikestill.run_folder import document, entries, game_of
@@ -112,16 +113,12 @@ def schema_of(path: Path) -> str:
             return hdf5_schema(path)
         if head[:1] == b"{":
             return str(document(path).get("schema", ""))
-        size = int.from_bytes(head, "little")
-        try:
-            if len(head) < 8 or not 2 <= size <= HEADER_BYTES:
-                raise ValueError("its header has an impossible size")
-            header = json.loads(file.read(size))
-            return str(header.get("__metadata__", {}).get("schema", ""))
-        except MALFORMED as error:
-            raise UserError(
-                f"{path}: neither safetensors nor HDF5 ({error})", "give a file that spikestill wrote"
-            ) from error
+    try:
+        return str(read_metadata(path).get("schema", ""))
+    except MALFORMED as error:
+        raise UserError(
+            f"{path}: neither safetensors nor HDF5 ({error})", "give a file that spikestill wrote"
+        ) from error
 
 
 def _teacher(path: Path) -> Contents:

@@ -23,7 +23,7 @@ from spikestill.common.artefacts import (
 )
 from spikestill.common.errors import MALFORMED, UserError
 from spikestill.common.json_file import read_object
-from spikestill.common.limits import HEADER_BYTES
+from spikestill.common.tensor_file import read_metadata
 
 MADE = {
     "teach": TEACHER, "record": BUFFER, "distill": STUDENT, "map": CORE_MAP, "verify": VERIFY,
@@ -50,20 +50,6 @@ class Entry:
     fault: str = ""
 
 
-def header(path: Path) -> dict[str, Any]:
-    """Return the metadata of a safetensors file.
-
-    Raises:
-        ValueError: it is none.
-    """
-    with open(path, "rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        if not 2 <= size <= HEADER_BYTES:
-            raise ValueError("its header has an impossible size")
-        found = json.loads(file.read(size)).get("__metadata__", {})
-    return dict(found)
-
-
 def document(path: Path) -> dict[str, Any]:
     """Return what a stage's JSON file says.
 
@@ -81,7 +67,7 @@ def game_of_file(path: Path) -> str:
     """
     try:
         if path.suffix == ".safetensors":
-            found = header(path)
+            found = read_metadata(path)
             net = json.loads(found.get("net", "{}"))
             environment = json.loads(found.get("config", "{}")).get("environment", {})
             return str(net.get("game") or environment.get("game") or "")

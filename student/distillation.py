@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from spikestill.common.errors import UserError, restoring
+from spikestill.common.limits import regular_file
 from spikestill.common.precision.formats import number_format
 from spikestill.common.precision.scaling import LossScale
 from spikestill.common.processor import compute_device, cores
 from spikestill.common.provenance import Provenance, file_sha256
+from spikestill.common.tensor_file import read_metadata
 from spikestill.common.tensors import (
     optimizer_tensors,
     read_tensors,
@@ -43,6 +45,7 @@ from spikestill.student.layer_log import LayerActivity, activity
 from spikestill.student.losses import distillation_loss, legal_scores, student_outputs
 from spikestill.student.network import StudentNetwork
 from spikestill.student.sources import Drawn, Source
+from spikestill.student.unfold import check_same_net, unfold
 from spikestill.teacher.atari.q_network import Weights
 
 SCHEMA = "spikestill.distill-checkpoint"
@@ -50,6 +53,8 @@ SCHEMA = "spikestill.distill-checkpoint"
 ACTIVITY_FRAMES = 128
 # Batches from which the hints' principal components are taken.
 HINT_BATCHES = 40
+# Batches from which the statistics of a deployed student, to go on from, are taken.
+UNFOLD_BATCHES = 64
 # Batches on which the branches to take out are chosen.
 PRUNE_BATCHES = 8
 # Options that may differ between a run and its resumption. ``steps`` lengthens or shortens a training: the learning
@@ -135,7 +140,7 @@ class Distillation:
         self.parents: dict[str, str] = {} if config.stream else {"buffer": file_sha256(config.buffer)}
         self.parents |= {f"buffer{index + 2}": file_sha256(path) for index, path in enumerate(config.also)}
         if config.initial is not None and checkpoint is None:
-            with restoring(config.initial, "give another checkpoint, or leave --initial out"):
+            with restoring(config.initial, "give another file, or leave --initial out"):
                 self._begin_with(config.initial)
             self.parents["initial"] = file_sha256(config.initial)
         self.hints = self._make_hints(teachers) if teachers else None
@@ -147,9 +152,26 @@ class Distillation:
             with restoring(checkpoint, BEGIN_ANEW):
                 self.restore(checkpoint)
 
-    def _begin_with(self, checkpoint: Path) -> None:
+    def _begin_with(self, path: Path) -> None:
+        regular_file(path, "checkpoint", "give another file, or leave --initial out")
+        if read_metadata(path).get("schema") == integer_net.SCHEMA:
+            self._begin_with_deployed(path)
+        else:
+            self._begin_with_checkpoint(path)
+
+    def _begin_with_deployed(self, path: Path) -> None:
+        net, _ = integer_net.load(path)
+        check_same_net(net, self.network, path)
+        rng = np.random.default_rng([self.config.seed, 10])
+        self.source.advance()
+        drawn = (self._draw(rng) for _ in range(UNFOLD_BATCHES))
+        unfold(net, self.network, (self._stacks(batch.stacks) for batch in drawn))
+
+    def _begin_with_checkpoint(self, checkpoint: Path) -> None:
         tensors, metadata = read_tensors(
-            checkpoint, SCHEMA, "give a distill-checkpoint.safetensors, or leave it out"
+            checkpoint,
+            SCHEMA,
+            "give a distill-checkpoint.safetensors or a student.safetensors, or leave it out",
         )
         theirs, config = json.loads(metadata["config"]), plain(self.config)
         pruned = json.loads(metadata["counters"]).get("pruned", [])

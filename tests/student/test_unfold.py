@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+import torch
+
+from spikestill.common.errors import UserError
+from spikestill.common.zoo import zoo_path
+from spikestill.student import distill, integer_net
+from spikestill.student.architectures import architecture, centred
+from spikestill.student.network import StudentNetwork
+from spikestill.student.unfold import check_same_net, unfold
+from tests.student.test_distill import config, folder  # noqa: F401
+
+SHIPPED = zoo_path("pong", "student-1chip.safetensors")
+
+
+def network(window="centred", name="1chip"):
+    layers = architecture(name)
+    return StudentNetwork(centred(layers, 84) if window == "centred" else layers, 6, game="pong")
+
+
+def pictures(batches=2):
+    rng = np.random.default_rng(0)
+    return [
+        torch.from_numpy(rng.integers(0, 256, (8, 4, 84, 84), dtype=np.uint8)).contiguous(
+            memory_format=torch.channels_last
+        )
+        for _ in range(batches)
+    ]
+
+
+def test_the_shipped_student_unfolds_and_folds_to_itself():
+    net, _ = integer_net.load(SHIPPED)
+    made = network()
+    unfold(net, made, pictures())
+    again = made.to_integer()
+    for index, (ours, theirs) in enumerate(zip(again.layers, net.layers, strict=True)):
+        np.testing.assert_array_equal(ours.weight_OIHW, theirs.weight_OIHW)
+        np.testing.assert_array_equal(
+            integer_net.effective_theta(ours, first=index == 0),
+            integer_net.effective_theta(theirs, first=index == 0),
+        )
+    for layer in made.ternary_layers():
+        before = layer.ternary.clone()
+        layer.requantise()
+        assert torch.equal(before, layer.ternary)
+
+
+def test_its_statistics_are_those_of_the_deployed_nets_own_sums():
+    net, _ = integer_net.load(SHIPPED)
+    made, batch = network(), pictures(1)
+    unfold(net, made, batch)
+    sums: list[list[np.ndarray]] = [[], []]
+    for stack in batch[0].numpy():
+        spikes = integer_net.naive_forward(net, stack)
+        sums[0].append(integer_net.layer_sums(net.layers[0], stack))
+        sums[1].append(integer_net.layer_sums(net.layers[1], spikes[0]))
+    for index, found in enumerate(sums):
+        layer = made.ternary_layers()[index]
+        seen = np.stack(found)[:, :, : layer.visible, : layer.visible]
+        np.testing.assert_allclose(layer.mu, seen.mean(axis=(0, 2, 3)), rtol=1e-4, atol=1e-3)
+        np.testing.assert_allclose(layer.variance, seen.var(axis=(0, 2, 3)), rtol=1e-4, atol=1e-3)
+
+
+def test_distil_goes_on_from_a_finished_student(folder, tmp_path):  # noqa: F811
+    result = distill.run(config(folder, initial=SHIPPED, steps=2), tmp_path)
+    net, provenance = integer_net.load(result.artefact)
+    shipped, _ = integer_net.load(SHIPPED)
+    assert set(provenance.parents) == {"buffer", "teacher", "initial"}
+    same = [
+        np.mean(ours.weight_OIHW == theirs.weight_OIHW)
+        for ours, theirs in zip(net.layers, shipped.layers, strict=True)
+    ]
+    assert min(same) > 0.9
+
+
+def test_another_net_is_refused():
+    net, _ = integer_net.load(SHIPPED)
+    with pytest.raises(
+        UserError, match=r"layer 0 \(features, kernel, stride, pad, groups\) is \(.*\), the net to"
+    ) as hint:
+        check_same_net(net, network("published"), SHIPPED)
+    assert "--window" in str(hint.value.remedy)
+    with pytest.raises(UserError, match=r"layer 0 "):
+        check_same_net(net, network("published", "4chip"), SHIPPED)
+    other = StudentNetwork(centred(architecture("1chip"), 84), 18, game="seaquest")
+    with pytest.raises(UserError, match="plays pong with 6 actions, the buffers are of seaquest with 18"):
+        check_same_net(net, other, SHIPPED)

@@ -8,6 +8,7 @@ Axis suffixes: B batch, A actions of the head, G actions of a game.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -29,9 +30,11 @@ def check_legal(legal: Sequence[LegalActions], game: str, actions: int) -> None:
 
     Args:
         legal: of every game.
-        game: the network's, the games' names joined.
+        game: the network's, the games' names joined; it goes into programs and file names.
         actions: A.
     """
+    if not re.fullmatch(r"[a-z0-9_+]{0,1000}", game):
+        raise ValueError(f"game {game[:60]!r}, lower-case letters, digits and underscores wanted")
     if not legal:
         return
     names = [each.game for each in legal]

@@ -10,16 +10,18 @@ Axis suffixes: O output features, W words of a patch, B frames, A actions.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.atomic import write_bytes, write_text
+from spikestill.common.legal import LegalActions
 from spikestill.deploy.exports.folder import own
 from spikestill.deploy.exports.replay import Replay
 from spikestill.deploy.packed_kernel import WORD_BITS, pack_weights, patch_words, words_for
@@ -88,6 +90,8 @@ def program(net: IntegerNet, votes_BA: npt.NDArray[np.int64]) -> tuple[str, Memo
                     f"least_{index}": lanes * count_bytes,
                 }
             )
+    own = _own_actions(net)
+    tables.append({"own_actions": 2 * len(own.actions), "own_bounds": 2 * len(own.bounds)})
     constants = {name: size for table in tables for name, size in table.items()}
     working = _working(net)
     memory = Memory(sum(constants.values()), sum(working.values()))
@@ -97,6 +101,10 @@ def program(net: IntegerNet, votes_BA: npt.NDArray[np.int64]) -> tuple[str, Memo
         "features": shape[0],
         "last_start": _starts(net)[-2],
         "calls": "\n".join(f"    layer_{index}();" for index in range(1, len(net.layers))),
+        "own_actions": table(np.array(own.actions), "d"),
+        "own_bounds": table(np.array(own.bounds), "d"),
+        "games": len(own.names),
+        "game_names": ", ".join(json.dumps(name) for name in own.names),
         "frames": len(votes_BA),
         "expected": table(votes_BA.reshape(-1), "d"),
         "constant_sizes": " + ".join(f"sizeof {name}" for name in constants),
@@ -108,11 +116,29 @@ def program(net: IntegerNet, votes_BA: npt.NDArray[np.int64]) -> tuple[str, Memo
     return text.replace("@working_bytes@", f"{memory.working_bytes:,}"), memory
 
 
+class _OwnActions(NamedTuple):
+    """The games, and the head's actions that are each one's own: ``bounds[g]`` to ``bounds[g + 1]`` of ``actions``."""
+
+    names: list[str]
+    actions: list[int]
+    bounds: list[int]
+
+
+def _own_actions(net: IntegerNet) -> _OwnActions:
+    games = net.legal or (LegalActions(net.game, tuple(range(net.actions))),)
+    bounds = np.cumsum([0, *(len(each.actions) for each in games)]).tolist()
+    return _OwnActions([each.game for each in games], [a for each in games for a in each.actions], bounds)
+
+
 def _head(net: IntegerNet) -> str:
     plan = plan_transduction(net.layers[0], net.input_shape)
     stride, pad, plane_height, plane_width, out_height, out_width = plan.geometry.tolist()
     channels, height, width = net.input_shape
+    names = _own_actions(net).names
+    several = ", ".join(f"{index} {name}" for index, name in enumerate(names))
     return fill("head.c", {
+        "games": f"The games: {several}." if net.legal else "There is one game, 0.",
+        "option": f" --game {names[0]}" if net.legal else "",
         "title": f"The spiking student{f' of {net.game}' if net.game else ''}: frames in, votes out.",
         "version": metadata.version("spikestill"), "constant_bytes": "@constant_bytes@",
         "working_bytes": "@working_bytes@", "channels": channels, "height": height, "width": width,

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from spikestill.common.atomic import atomic_path, write_text
 from spikestill.common.errors import UserError
+from spikestill.common.legal import legal_to_plain
 from spikestill.common.progress import Progress
 from spikestill.configs.hardware import hardware, signed
 from spikestill.deploy.core_map import NONE, CoreMap
@@ -76,6 +77,7 @@ def write(core_map: CoreMap, replay: Replay, folder: Path) -> dict[str, Any]:
     _write_lines(folder / "votes.mem", (f"{votes:08x}" for votes in replay.votes_BA.reshape(-1).tolist()))
     layout = {
         "game": core_map.game,
+        "games": legal_to_plain(core_map.legal),
         "frames": len(replay),
         "frame_source": replay.source,
         "frame_index": replay.indices_B.tolist(),

@@ -19,6 +19,7 @@ import numpy as np
 
 from spikestill.common.atomic import write_bytes
 from spikestill.common.errors import UserError
+from spikestill.common.legal import legal_to_plain
 from spikestill.configs.hardware import hardware, signed
 from spikestill.deploy.exports.replay import Replay, add_replay
 from spikestill.deploy.transduction import plan_transduction, transduce_planned
@@ -63,7 +64,7 @@ def write(net: IntegerNet, path: Path, replay: Replay | None = None) -> list[dic
         host.create_dataset("theta", data=first.theta_O)
         host.attrs["geometry"] = json.dumps({
             "stride": first.stride, "pad": first.pad, "groups": first.groups, "input_shape": list(net.input_shape),
-            "actions": net.actions, "game": net.game,
+            "actions": net.actions, "game": net.game, "games": legal_to_plain(net.legal),
         })  # fmt: skip
         if replay is not None:
             _frames(file.create_group("frames"), net, replay)

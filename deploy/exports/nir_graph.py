@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.atomic import write_bytes
+from spikestill.common.legal import legal_to_plain
 from spikestill.deploy.exports.replay import Replay, add_replay
 from spikestill.student.integer_net import IntegerLayer, IntegerNet
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     import nir
 
 VOTES = "feature i, at every position, votes for action i mod A, for i < A * floor(F / A); most votes win"
+AMONG = "; a game takes its own actions only, those that `games` (JSON) lists"
 
 
 def write(
@@ -83,9 +86,16 @@ def graph(net: IntegerNet, form: Literal["threshold", "lif"], dt: float, full_ke
     return nir.NIRGraph(
         nodes=nodes,
         edges=list(itertools.pairwise(names)),
-        metadata={"game": net.game, "actions": net.actions, "votes": VOTES},
+        metadata=_metadata(net),
         type_check=full_kernels,
     )
+
+
+def _metadata(net: IntegerNet) -> dict[str, Any]:
+    found = {"game": net.game, "actions": net.actions, "votes": VOTES}
+    if net.legal:
+        found |= {"votes": VOTES + AMONG, "games": json.dumps(legal_to_plain(net.legal))}
+    return found
 
 
 def _neurons(

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from spikestill.common.atomic import atomic_path, write_text
 from spikestill.common.errors import UserError
+from spikestill.common.legal import legal_to_plain
 from spikestill.common.progress import Progress
 from spikestill.configs.hardware import hardware, signed
 from spikestill.deploy.core_map import NONE, CoreMap
@@ -67,6 +68,7 @@ def write(core_map: CoreMap, replay: Replay, folder: Path) -> dict[str, Any]:
     outputs = len(core_map.output_core_V)
     layout = {
         "game": core_map.game,
+        "games": legal_to_plain(core_map.legal),
         "frames": len(replay),
         "frame_source": replay.source,
         "frame_index": replay.indices_B.tolist(),

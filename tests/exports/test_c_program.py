@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from spikestill.common.errors import UserError
+from spikestill.common.legal import LegalActions, own_scores
 from spikestill.common.limits import NET_VALUES
 from spikestill.common.zoo import zoo_path
 from spikestill.configs.environment import EnvironmentConfig
@@ -172,11 +174,37 @@ def test_a_board_links_the_net_without_main(tmp_path: Path) -> None:
         "int main(void)\n{\n    int32_t votes[ACTIONS];\n    int i;\n"
         "    if (fread(pixels, 1, sizeof pixels, stdin) != sizeof pixels)\n        return 1;\n"
         "    student_play(pixels, votes);\n"
+        "    printf(\"%d \", student_action(votes, 0));\n"
         "    for (i = 0; i < ACTIONS; i++)\n        printf(\"%d \", (int)votes[i]);\n    return 0;\n}\n"
     )  # fmt: skip
     subprocess.run([str(CC), *STRICT, "-o", "board", "board.c"], cwd=tmp_path, check=True)
     done = played(tmp_path / "board", replay.stacks_BCHW.tobytes())
-    assert list(map(int, done.stdout.split())) == replay.votes_BA[0].tolist()
+    votes_A = replay.votes_BA[0]
+    assert list(map(int, done.stdout.split())) == [votes_A.argmax(), *votes_A]
+
+
+def test_a_student_of_several_games_takes_each_ones_own_actions(tmp_path: Path) -> None:
+    net = random_net(SMALL_LAYERS, seed=3, actions=5, input_shape=SMALL_SHAPE)
+    legal = (LegalActions("freeway", (0, 2)), LegalActions("pong", (1, 3)))
+    net = dataclasses.replace(net, game="freeway+pong", legal=legal)
+    replay = replay_for(net, stacks_of(8))
+    memory = c_program.write(net, replay, tmp_path)
+    program, frames = compiled(tmp_path, SANITISED), replay.stacks_BCHW.tobytes()
+    taken = {}
+    for each in legal:
+        wanted = [each.actions[own_scores(votes, each.actions).argmax()] for votes in replay.votes_BA]
+        lines = played(program, frames, "--game", each.game).stdout.decode().splitlines()
+        taken[each.game] = [int(line.split()[0]) for line in lines]
+        assert taken[each.game] == wanted
+    assert set(taken["freeway"]) == {0, 2}
+    assert played(program, frames, "--check").stdout == b"8 frames, 0 differ\n"
+    for words in ((), ("--game", "qbert"), ("--game", "pong", "--check", "--speed")):
+        done = played(program, frames, *words)
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert b"games: freeway pong\nthe action is one of a game's own: give --game\n" in done.stderr
+    assert "The games: 0 freeway, 1 pong." in (tmp_path / "student.c").read_text()
+    told = f"constants {memory.constant_bytes} bytes, working memory {memory.working_bytes} bytes\n"
+    assert played(compiled(tmp_path), b"", "--memory").stdout.decode() == told
 
 
 def test_no_layer_within_the_limits_can_wrap() -> None:

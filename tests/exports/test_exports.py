@@ -7,18 +7,20 @@ import sys
 from pathlib import Path
 
 import h5py
+import nir
 import numpy as np
 import pytest
 import torch
 
 from spikestill.common.errors import UserError
+from spikestill.common.legal import LegalActions
 from spikestill.common.provenance import Provenance
 from spikestill.common.zoo import zoo_path
 from spikestill.configs.exporting import ExportConfig
 from spikestill.configs.hardware import hardware
 from spikestill.deploy import core_map as core_map_format
 from spikestill.deploy.export import run
-from spikestill.deploy.exports import netx, nir_graph, ranc
+from spikestill.deploy.exports import gates, netx, nir_graph, ranc
 from spikestill.deploy.mapping import map_net
 from spikestill.student.architectures import LayerSpec, architecture, centred
 from spikestill.student.integer_net import IntegerLayer, IntegerNet, count_votes, load, naive_forward, save
@@ -344,3 +346,21 @@ def test_the_shipped_core_map_in_ranc(tmp_path: Path) -> None:
     for frame, stack in enumerate(stacks):
         votes = np.bincount(action, output[frame + core_map.ticks], net.actions).astype(np.int64)
         assert np.array_equal(votes, count_votes(naive_forward(net, stack)[-1], net.actions))
+
+
+def test_every_export_says_which_actions_each_game_takes(tmp_path: Path) -> None:
+    net, stacks = small_net(1), stacks_of(2)
+    net = dataclasses.replace(
+        net, game="freeway+pong", legal=(LegalActions("freeway", (0, 2)), LegalActions("pong", (1, 2)))
+    )
+    wanted = [{"game": "freeway", "actions": [0, 2]}, {"game": "pong", "actions": [1, 2]}]
+    replay = replay_for(net, stacks)
+    assert ranc.write(map_net(net, hardware("ranc")), replay, tmp_path / "ranc")["games"] == wanted
+    assert gates.write(map_net(net, hardware("gates")), replay, tmp_path / "rtl")["games"] == wanted
+    nir_graph.write(net, tmp_path / "student.nir", "threshold", 1e-4, True, replay)
+    metadata = nir.read(tmp_path / "student.nir").metadata
+    assert json.loads(metadata["games"]) == wanted
+    assert "a game takes its own actions only" in metadata["votes"]
+    netx.write(net, tmp_path / "student.net", replay)
+    with h5py.File(tmp_path / "student.net") as file:
+        assert json.loads(file["transduction"].attrs["geometry"])["games"] == wanted

@@ -79,6 +79,7 @@ def resealed(change, version: str = "2") -> bytes:
     [
         (lambda net: net["layers"][0].update(pad=4096), "padded by 4096, has more than"),
         (lambda net: net.update(input_shape=[4, 4096, 4096]), "has more than|input shape"),
+        (lambda net: net.update(game="*/ int main"), r"game '\*/ int main', lower-case letters"),
         (lambda net: net["layers"][1].update(pad=500), "padded by 500, has more than"),
         (lambda net: net["layers"][0].update(shape=[10**9, 4, 8, 8]), "packed weights for shape"),
         (lambda net: net["layers"][0].update(shape=[-8, -4, 8, 8]), "packed weights for shape"),

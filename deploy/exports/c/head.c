@@ -7,13 +7,14 @@
  *     working memory  $working_bytes bytes, static; the stack holds less than 512 bytes
  *
  * student_play(stack, votes) reads one stack of $channels x $height x $width pixels (uint8, oldest frame first, rows
- * first) and writes the votes of the $actions actions. The action is the first one with the most votes. The spikes of
- * every layer lie in student_spikes: feature f of a position is bit f % 64 of word f / 64 of that position, positions row
- * by row, layers one after another.
+ * first) and writes the votes of the $actions actions. student_action(votes, game) returns the action: the first of the
+ * game's own with the most votes. $games
+ * The spikes of every layer lie in student_spikes: feature f of a position is bit f % 64 of word f / 64 of that position,
+ * positions row by row, layers one after another.
  * One frame at a time: the functions share static memory.
  *
  *     cc -std=c99 -O2 -o student student.c
- *     ./student < frames.bin              a line for each frame: the action, then the votes
+ *     ./student$option < frames.bin              a line for each frame: the action, then the votes
  *     ./student --check < frames.bin      compares with the votes below; the exit status is 1 where one differs
  *     ./student --spikes < frames.bin     each frame's student_spikes, 8 bytes a word, the lowest first
  *     ./student --speed < frames.bin      frames a second of processor time, votes only

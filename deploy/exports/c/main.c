@@ -20,11 +20,31 @@ $calls
     count_votes(votes);
 }
 
+/* The actions of game g are own_bounds[g]..own_bounds[g + 1] - 1 of own_actions. */
+static const uint16_t own_actions[] = {
+$own_actions
+};
+static const uint16_t own_bounds[] = {
+$own_bounds
+};
+
+int student_action(const int32_t *votes, int game)
+{
+    int place = own_bounds[game], best = own_actions[place];
+
+    while (++place < own_bounds[game + 1])
+        if (votes[own_actions[place]] > votes[best])
+            best = own_actions[place];
+    return best;
+}
+
 #ifndef STUDENT_NO_MAIN
 #include <stdio.h>
 #include <time.h>
 
-enum { FRAMES = $frames };
+enum { FRAMES = $frames, GAMES = $games };
+
+static const char *const game_names[GAMES] = { $game_names };
 
 /* The votes of the frames in frames.bin, one frame after another. */
 static const int32_t expected[] = {
@@ -32,16 +52,6 @@ $expected
 };
 
 static uint8_t stack[STACK_BYTES];
-
-static int action_of(const int32_t *votes)
-{
-    int action, best = 0;
-
-    for (action = 1; action < ACTIONS; action++)
-        if (votes[action] > votes[best])
-            best = action;
-    return best;
-}
 
 static void write_spikes(void)
 {
@@ -54,26 +64,52 @@ static void write_spikes(void)
 
 static int usage(const char *name)
 {
-    fprintf(stderr, "usage: %s [--check | --spikes | --speed | --memory] < frames.bin\n", name);
+    int game;
+
+    fprintf(stderr, "usage: %s [--game NAME] [--check | --spikes | --speed | --memory] < frames.bin\ngames:", name);
+    for (game = 0; game < GAMES; game++)
+        fprintf(stderr, " %s", game_names[game]);
+    fputs(GAMES > 1 ? "\nthe action is one of a game's own: give --game\n" : "\n", stderr);
     return 2;
+}
+
+static int game_named(const char *name)
+{
+    int game = GAMES;
+
+    while (game-- > 0)
+        if (!strcmp(name, game_names[game]))
+            break;
+    return game;
 }
 
 int main(int count, char **words)
 {
-    const char *mode = count == 2 ? words[1] : "";
-    const int check = !strcmp(mode, "--check"), spikes = !strcmp(mode, "--spikes"), speed = !strcmp(mode, "--speed");
+    const char *mode = "";
     int32_t votes[ACTIONS];
     long frames = 0, differ = 0;
     double seconds = 0;
     size_t bytes;
-    int action;
+    int action, word, check, spikes, speed, game = GAMES > 1 ? -1 : 0;
 
-    if (count == 2 && !strcmp(mode, "--memory")) {
+    for (word = 1; word < count; word++)
+        if (!strcmp(words[word], "--game") && word + 1 < count) {
+            game = game_named(words[++word]);
+            if (game < 0)
+                return usage(words[0]);
+        } else if (!*mode)
+            mode = words[word];
+        else
+            return usage(words[0]);
+    check = !strcmp(mode, "--check");
+    spikes = !strcmp(mode, "--spikes");
+    speed = !strcmp(mode, "--speed");
+    if (!strcmp(mode, "--memory")) {
         printf("constants %lu bytes, working memory %lu bytes\n", (unsigned long)($constant_sizes),
             (unsigned long)($working_sizes));
         return 0;
     }
-    if (count > 2 || (count == 2 && !check && !spikes && !speed))
+    if (*mode ? !check && !spikes && !speed : game < 0)
         return usage(words[0]);
     while ((bytes = fread(stack, 1, STACK_BYTES, stdin)) == STACK_BYTES) {
         const clock_t began = clock();
@@ -84,7 +120,7 @@ int main(int count, char **words)
         if (spikes)
             write_spikes();
         else if (!check && !speed) {
-            printf("%d", action_of(votes));
+            printf("%d", student_action(votes, game));
             for (action = 0; action < ACTIONS; action++)
                 printf(" %ld", (long)votes[action]);
             putchar('\n');

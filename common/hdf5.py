@@ -30,6 +30,8 @@ from spikestill.common.limits import (
     regular_file,
 )
 
+MAGIC = b"\x89HDF\r\n\x1a\n"
+"""With which every HDF5 file begins."""
 DEFLATE, SHUFFLE = 1, 2
 FILTERS = (DEFLATE, SHUFFLE)
 BATCH_BYTES = 32 * MIB

@@ -71,9 +71,16 @@ def run(config: EvaluateConfig, run_dir: Path, *, resume: bool = False) -> Stage
             f"the teacher: PyTorch is not installed; `{install_command('train')}` installs it"
         )
         print(f"evaluate: leaves out {summary['left_out']}", file=sys.stderr, flush=True)
-    summary |= _measure(config, config.environment, paths)
-    if config.also_sticky:
-        summary["sticky"] = _measure(config, dataclasses.replace(config.environment, sticky=STICKY), paths)
+    try:
+        summary |= _measure(config, config.environment, paths)
+        if config.also_sticky:
+            summary["sticky"] = _measure(
+                config, dataclasses.replace(config.environment, sticky=STICKY), paths
+            )
+    except KeyboardInterrupt:
+        # Games played side by side end shortest first: those that had ended would not be a fair sample.
+        print("evaluate: nothing is kept, for a score is of all its games", file=sys.stderr, flush=True)
+        raise
     artefact = Path(run_dir) / EVALUATE
     write_document(artefact, "evaluate", VERSION, summary, provenance)
     return StageResult(artefact, summary)

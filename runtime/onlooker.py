@@ -34,6 +34,9 @@ READY = b"R"
 HALT_S = 2.0
 """How long a process may take to stop."""
 
+ROOM_S = 0.001
+"""Between two looks whether there is room for a frame, where one waits for it."""
+
 
 class Onlooker:
     """A process that gets the frames. Frames that come while it is behind are dropped and counted.
@@ -127,13 +130,23 @@ class Onlooker:
         *whole, self._begun = self._begun.split(b"\n")
         return [json.loads(line) for line in whole]
 
-    def offer(self, sessions: Sequence[Session], ticks: Sequence[Tick], *, paused: bool = False) -> bool:
-        """Hand over a frame without waiting, the last one again where ``paused``; return False where it was dropped.
+    def offer(
+        self, sessions: Sequence[Session], ticks: Sequence[Tick], *, paused: bool = False, wait: bool = False
+    ) -> bool:
+        """Hand over a frame, the last one again where ``paused``; return False where it was dropped.
+
+        Args:
+            sessions, ticks: what it shows.
+            paused: the game stands still.
+            wait: wait until there is room, in a game that no clock drives; else a frame without room is dropped.
 
         Raises:
             UserError: the onlooker failed, for example because the disk is full.
         """
         slot = self._ring.next_slot()
+        while wait and slot is None and self._process.poll() is None:
+            time.sleep(ROOM_S)
+            slot = self._ring.next_slot()
         if slot is None:
             self.dropped += 1
             return False

@@ -254,7 +254,10 @@ class Watchers:
         """Take in a frame, with how many games or seconds are done."""
         sessions = self._sessions
         if self.display:
-            self.display.offer(sessions, ticks)
+            # Without a clock the game waits for its video; what is only looked at may drop frames.
+            self.display.offer(
+                sessions, ticks, wait=self._config.max_speed and self._config.record is not None
+            )
         if self._log:
             self._log.add(sessions, ticks)
         if self._trace:

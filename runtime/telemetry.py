@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spikestill.common.targets import check_target
 from spikestill.runtime.hdr import HdrHistogram
 
 if TYPE_CHECKING:
@@ -98,14 +99,14 @@ class DecisionLog:
     agent has spikes, ``spikes`` by layer; where its arithmetic counts them, the numbers that were ``saturated``.
 
     Args:
-        path: the file; what was there is replaced.
+        path: the file; an earlier log is replaced.
 
     Raises:
-        OSError: it cannot be written.
+        UserError: it cannot be written, or what is there is no such log.
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        check_target(path, "log of decisions", lambda _, head: head.startswith(b'{"time": '))
         self._path, self._file = path, path.open("w", encoding="utf-8")
         self._last: dict[int, int] = {}
 

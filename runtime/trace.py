@@ -33,11 +33,12 @@ import numpy.typing as npt
 
 from spikestill.common.atomic import write_bytes
 from spikestill.common.errors import MALFORMED, UserError
-from spikestill.common.hdf5 import Hdf5File
+from spikestill.common.hdf5 import MAGIC, Hdf5File
 from spikestill.common.limits import HDF5_EXTRA, HDF5_FACTOR, NET_VALUES
 from spikestill.common.policy import Trace
 from spikestill.common.provenance import Provenance, check_content, check_schema, content_sha256
 from spikestill.common.spikes import DISAGREE, SpikeTrace
+from spikestill.common.targets import check_target
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.runtime.session import Session, Tick
 
@@ -120,13 +121,17 @@ class TraceRecorder:
     """Takes in frame after frame; writes the file at the end. Spikes are unpacked in a thread of its own.
 
     Args:
-        path: the file.
+        path: the file; an earlier trace is replaced.
         environment: the game's options.
         seed: of the games.
         provenance: of the play.
+
+    Raises:
+        UserError: it cannot be written, or what is there is no trace.
     """
 
     def __init__(self, path: Path, environment: EnvironmentConfig, seed: int, provenance: Provenance) -> None:
+        check_target(path, "trace", _is_trace)
         self._path, self._environment, self._seed, self._provenance = path, environment, seed, provenance
         self._parts: list[_Part] = []
         self._pool = ThreadPoolExecutor(1, "trace")
@@ -161,6 +166,16 @@ class TraceRecorder:
             found.append(_finished(part, session.name, leader))
         self._pool.shutdown()
         save(self._path, PlayTrace(self._environment, self._seed, tuple(found)), self._provenance)
+
+
+def _is_trace(path: Path, head: bytes) -> bool:
+    if not head.startswith(MAGIC):
+        return False
+    try:
+        with Hdf5File(path, "trace", REMEDY) as file:
+            return bool(file.attributes.get("schema") == SCHEMA)
+    except UserError:
+        return False
 
 
 def _unpacked(trace: Trace) -> npt.NDArray[np.uint8]:

@@ -14,9 +14,11 @@ import numpy.typing as npt
 
 from spikestill.common.atomic import write_text
 from spikestill.common.errors import MALFORMED, UserError, restoring
+from spikestill.common.hdf5 import MAGIC
 from spikestill.common.limits import regular_file
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult
+from spikestill.common.targets import check_target
 from spikestill.common.tensor_file import read_metadata
 from spikestill.configs.pipeline import InspectConfig
 from spikestill.contents import Contents
@@ -25,7 +27,6 @@ from spikestill.run_folder import document, entries, game_of
 if TYPE_CHECKING:
     from spikestill.dataset.format import Header, Steps
 
-HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 FRAMES = 12
 
 
@@ -35,6 +36,8 @@ def run(config: InspectConfig, run_dir: Path, *, resume: bool = False) -> StageR
     Raises:
         UserError: the file is missing, not an artefact of ours, or damaged.
     """
+    if config.html is not None:
+        check_target(config.html, "page", lambda _, head: b"<html" in head.lower())
     if config.path.is_dir():
         return _folder(config)
     contents = read(config.path, quick=config.quick)
@@ -107,7 +110,7 @@ def schema_of(path: Path) -> str:
     regular_file(path, "file", "give the path of an artefact")
     with open(path, "rb") as file:
         head = file.read(8)
-        if head == HDF5_MAGIC:
+        if head == MAGIC:
             from spikestill.dataset.format import hdf5_schema
 
             return hdf5_schema(path)

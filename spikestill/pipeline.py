@@ -231,6 +231,9 @@ def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) ->
     read = {path.resolve() for path in files_read(name, config).values()}
     left = [run_dir / file for file in _files(name)] if resumable and not resume else []
     moved = {path: _set_aside(path) for path in left if path.is_file() and path.resolve() not in read}
+    if moved:
+        kept = ", ".join(f"{path.name} as {aside.name}" for path, aside in moved.items())
+        _say(f"    {name} is made anew; until it is done the earlier files lie aside: {kept}")
     state.stages[name] = {"key": key, "finished": False, "seconds": spent, "summary": {}}
     state.save()
     began = time.monotonic()

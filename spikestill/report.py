@@ -8,7 +8,7 @@ import platform
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +23,20 @@ from spikestill.common.limits import RECIPE_BYTES
 from spikestill.common.provenance import file_sha256, git_commit, machine, versions
 from spikestill.common.stage import StageResult
 from spikestill.configs.pipeline import ReportConfig
-from spikestill.run_folder import entries, game_of, stages_done
+from spikestill.run_folder import document, entries, game_of, stages_done
 from spikestill.summaries import check_stage
 from spikestill.verdicts import few_games, shortened
+
+if TYPE_CHECKING:
+    from spikestill.deploy.core_map import CoreMap
 
 MAX_VIDEO_BYTES = 8 << 20
 STRIP_FRAMES = 6
 CANDIDATES = 400
 METRICS = "distill.jsonl"
 REMEDY = "make it again, or move it away"
+GIVEN = {"teacher": TEACHER, "student": STUDENT, "core_map": CORE_MAP}
+"""Role of a file that a stage is given, by which its provenance names it, to its name in a run folder."""
 Stages = Mapping[str, Mapping[str, Any]]
 
 
@@ -53,13 +58,19 @@ def run(config: ReportConfig, run_dir: Path, *, resume: bool = False) -> StageRe
         )
     path = config.html or folder / REPORT
     teacher = folder / TEACHER
-    write_report(folder, stages, teacher if teacher.is_file() else None, path)
-    found = {"game": game_of(folder) or "unknown", "stages": list(stages), "report": str(path.resolve())}
+    warnings = write_report(folder, stages, teacher if teacher.is_file() else None, path)
+    found: dict[str, Any] = {
+        "game": game_of(folder) or "unknown",
+        "stages": list(stages),
+        "report": str(path.resolve()),
+    }
+    if warnings:
+        found["warnings"] = warnings
     return StageResult(path, found)
 
 
-def write_report(run_dir: Path, state: Stages, teacher: Path | None, path: Path) -> None:
-    """Write the report of a run folder to ``path``: a section for each stage in ``state``.
+def write_report(run_dir: Path, state: Stages, teacher: Path | None, path: Path) -> list[str]:
+    """Write the report of a run folder to ``path``, a section for each stage in ``state``; return its warnings.
 
     Args:
         run_dir: the run's folder, with all artefacts.
@@ -89,12 +100,14 @@ def write_report(run_dir: Path, state: Stages, teacher: Path | None, path: Path)
         strip, agreement = frame_strip(run_dir)
     held_out = summaries.get("distill", {}).get("held_out_steps") != 0
     game = core_map.game if core_map is not None else game_of(run_dir)
+    warnings = of_others(run_dir, _parents(run_dir, state, core_map))
     page = render(
         "report.html",
         title=f"Spikestill: {_title(game)}",
         game_title=_title(game),
         architecture=_architecture(run_dir / STUDENT) if "distill" in state else "",
         created=time.strftime("%d %B %Y, %H:%M UTC", time.gmtime()).lstrip("0"),
+        warnings=warnings,
         tiles=_tiles(summaries),
         **(_scores(summaries["evaluate"]) if "evaluate" in state else {"scores": []}),
         held_out=held_out,
@@ -129,6 +142,40 @@ def write_report(run_dir: Path, state: Stages, teacher: Path | None, path: Path)
         provenance=_provenance(run_dir),
     )
     write_text(path, page)
+    return warnings
+
+
+def of_others(run_dir: Path, parents: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return a sentence for each stage that was given another file than the one in the folder now, by its SHA-256.
+
+    Args:
+        run_dir: the folder.
+        parents: by stage, the SHA-256 of what it was given, by role, as its provenance says.
+    """
+    kept = {role: run_dir / name for role, name in GIVEN.items()}
+    hashes = {role: file_sha256(path) for role, path in kept.items() if path.is_file()}
+    found = []
+    for stage, given in parents.items():
+        others = [kept[role].name for role, sha256 in hashes.items() if given.get(role, sha256) != sha256]
+        if others:
+            found.append(
+                f"{stage} was made from another {' and '.join(others)} than the folder has now: what it says here "
+                f"is of that one. Make it again: `spikestill {stage} --run_dir {run_dir}`."
+            )
+    return found
+
+
+def _parents(run_dir: Path, state: Stages, core_map: CoreMap | None) -> dict[str, Mapping[str, str]]:
+    """Return what each stage of the run was given, as its provenance says."""
+    found: dict[str, Mapping[str, str]] = {}
+    for stage in state:
+        path = run_dir / f"{stage}.json"
+        if stage == "map" and core_map is not None:
+            found[stage] = core_map.provenance.parents
+        elif path.is_file():
+            with restoring(path, REMEDY):
+                found[stage] = dict(document(path).get("provenance", {}).get("parents", {}))
+    return found
 
 
 def _told_by(run_dir: Path, stage: str) -> Path:

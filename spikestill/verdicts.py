@@ -210,7 +210,13 @@ def _play(found: Summary) -> Iterator[str]:
         yield f"The machine stood still for {found['lost_s']:.1f} s, which the game did not catch up."
     if found.get("video"):
         black = ", all black: the game could not be drawn" if found.get("video_is_black") else ""
-        yield f"Video: {found['video']}{black}."
+        dropped, frames = found.get("dropped_video_frames") or 0, found.get("video_frames") or 0
+        short = (
+            f", without {count(dropped, 'frame')} of {dropped + frames:,} that came too fast"
+            if dropped
+            else ""
+        )
+        yield f"Video: {found['video']}{black}{short}."
 
 
 def _played(found: Summary, agent: str) -> Iterator[str]:
@@ -321,6 +327,7 @@ def _sweep(found: Summary) -> Iterator[str]:
 
 def _report(found: Summary) -> Iterator[str]:
     yield f"A page of {title(found['game'])} with {', '.join(found['stages'])}: {found['report']}"
+    yield from found.get("warnings", ())
 
 
 def _doctor(found: Summary) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,24 @@ def test_random_play_needs_no_file(tmp_path: Path) -> None:
     assert summary["agent"] == "random"
     assert 0 <= summary["mean"] < 10
     assert "percent_of_teacher" not in summary
+
+
+def test_an_evaluation_that_is_interrupted_keeps_nothing_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 1.0)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(EvaluateConfig(agent="random", compare=False, episodes=100), tmp_path)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert "evaluate: nothing is kept, for a score is of all its games" in capsys.readouterr().err
+    assert not (tmp_path / "evaluate.json").exists()
 
 
 def test_a_percentage_of_nothing_is_none() -> None:

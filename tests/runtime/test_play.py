@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pty
@@ -106,6 +107,38 @@ def test_five_seconds_at_sixty_frames_a_second_with_a_video(tmp_path: Path, pong
     assert summary["video_frames"] + summary["dropped_video_frames"] == summary["ticks"]
     assert decode(video) == summary["video_frames"] > 0
     assert list(summary["provenance"]["parents"]) == ["core_map"]
+
+
+def test_a_game_without_a_clock_waits_for_its_video(tmp_path: Path) -> None:
+    video = tmp_path / "game.mp4"
+    config = PlayConfig(agent="random", max_speed=True, seconds=4.0, record=video, view="none")
+    summary = run(config, tmp_path).summary
+    assert summary["dropped_video_frames"] == 0
+    assert decode(video) == summary["video_frames"] == summary["ticks"] > 100
+
+
+@pytest.mark.parametrize("option", ["trace", "telemetry"])
+def test_a_log_or_trace_replaces_its_own_kind_alone(tmp_path: Path, pong: Files, option: str) -> None:
+    target = tmp_path / "kept"
+    config = PlayConfig(agent="random", max_speed=True, seconds=0.2, view="none", **{option: target})
+    for _ in range(2):
+        run(config, tmp_path)
+    artefacts = (pong.student, pong.core_map, tmp_path / "play.json")
+    for artefact in artefacts:
+        target.write_bytes(artefact.read_bytes())
+        with pytest.raises(
+            UserError, match=r"kept: is there already, is no (trace|log of decisions), and would be"
+        ):
+            run(config, tmp_path)
+        assert target.read_bytes() == artefact.read_bytes()
+    target.unlink()
+    (target / "sub").mkdir(parents=True)
+    with pytest.raises(UserError, match="kept: is a folder"):
+        run(config, tmp_path)
+    (tmp_path / "file").touch()
+    wrong = dataclasses.replace(config, **{option: tmp_path / "file" / "kept"})
+    with pytest.raises(UserError, match=r"kept: no .* can be written there"):
+        run(wrong, tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from spikestill.report import _play_note, _scores, _tiles, _verify_note, learning_curve
+from spikestill.common.provenance import file_sha256
+from spikestill.report import _play_note, _scores, _tiles, _verify_note, learning_curve, of_others
 
 PLAY = {
     "seconds": 8.0, "ticks": 480, "agent": "cores", "games": 0, "score": -3.0, "decisions": 120, "misses": 0,
@@ -87,3 +88,18 @@ def test_agreement_on_the_students_own_play_is_drawn_where_it_was_told(tmp_path)
     agreement, loss = learning_curve(path)
     assert "own play" in agreement
     assert "own play" not in loss
+
+
+def test_a_measurement_of_another_file_than_the_folders_is_told(tmp_path):
+    (tmp_path / "student.safetensors").write_bytes(b"the student")
+    (tmp_path / "core_map.h5").write_bytes(b"the map")
+    own, other = file_sha256(tmp_path / "student.safetensors"), "0" * 64
+    assert (
+        of_others(tmp_path, {"evaluate": {"student": own, "teacher": other}, "map": {"student": own}}) == []
+    )
+    told = of_others(
+        tmp_path, {"evaluate": {"core_map": other}, "verify": {"student": other, "core_map": other}}
+    )
+    assert told[0].startswith("evaluate was made from another core_map.h5 than the folder has now")
+    assert told[0].endswith(f"Make it again: `spikestill evaluate --run_dir {tmp_path}`.")
+    assert told[1].startswith("verify was made from another student.safetensors and core_map.h5 than")

@@ -115,6 +115,8 @@ class Hdf5File:
             raise ValueError(f"it has no {name}")
         if entry["kind"] == "link":
             raise ValueError(f"{name} is not kept in the file itself")
+        if entry["kind"] == "strange":
+            raise ValueError(f"{name} {entry['why']}")
         if entry["kind"] != "dataset":
             raise ValueError(f"{name} is not a dataset")
         if entry["outside"]:

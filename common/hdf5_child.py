@@ -149,11 +149,12 @@ def _entry(file: h5py.File, name: str) -> dict[str, Any]:
         return {"kind": "group" if isinstance(found, h5py.Group) else "type"}
     plan = found.id.get_create_plist()
     if found.dtype.kind not in "iufb":
-        raise ValueError(f"{name} holds {found.dtype}, numbers wanted")
+        return {"kind": "strange", "why": f"holds {found.dtype}, numbers wanted"}
     if not found.id.get_type().equal(h5py.h5t.py_create(found.dtype, logical=True)):
-        raise ValueError(f"{name} holds numbers of an unusual layout, {found.dtype} as NumPy has it wanted")
+        why = f"holds numbers of an unusual layout, {found.dtype} as NumPy has it wanted"
+        return {"kind": "strange", "why": why}
     if found.shape is None:
-        raise ValueError(f"{name} has no shape")
+        return {"kind": "strange", "why": "has no shape"}
     return {
         "kind": "dataset",
         "dtype": found.dtype.str,

@@ -34,10 +34,12 @@ def zoo_path(game: str, name: str, root: Path | None = None) -> Path:
     stages = {"teacher": "teach", "core_map": "map", "student": "distill"}
     role = next(role for role in stages if name.startswith(role))
     instead = ", take --agent teacher" if TEACHER in files.get(game, ()) else ""
-    raise UserError(
-        f"the zoo has no {name} for {game}; it has {has}",
-        f"make one with `spikestill {stages[role]}` and give it with --{role}{instead}, or play another game",
+    remedy = (
+        f"make one with `spikestill {stages[role]}` and give it with --{role}{instead}, or play another game"
     )
+    if role != "teacher" and not atari(game):
+        remedy = f"students play Atari games; {game} is for --agent teacher, random or human"
+    raise UserError(f"the zoo has no {name} for {game}; it has {has}", remedy)
 
 
 def zoo_files(root: Path = ROOT) -> dict[str, list[str]]:

@@ -240,7 +240,7 @@ def find_recipe(name: str) -> Path:
     path = Path(name).expanduser()
     if path.exists() and not path.is_dir():
         return path
-    shipped = {entry.stem: entry for entry in sorted(RECIPES.glob("*.yaml"))}
+    shipped = shipped_recipes()
     if path.name == name and path.stem in shipped:
         return shipped[path.stem]
     if path.parent == Path("configs/recipes") and path.stem in shipped:
@@ -249,6 +249,11 @@ def find_recipe(name: str) -> Path:
         f"{name}: no such recipe; shipped: {', '.join(shipped)}",
         f"did you mean {nearest(path.stem, list(shipped))!r}",
     )
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Return the recipes that are shipped, by name: it begins with the command that it is for; ``demo`` is run's."""
+    return {entry.stem: entry for entry in sorted(RECIPES.glob("*.yaml"))}
 
 
 def read_recipe(path: Path) -> dict[str, Any]:

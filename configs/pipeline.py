@@ -145,8 +145,8 @@ class InspectConfig(Options):
     """The kind of an artefact is read from the file itself; of a folder, what lies in it."""
 
     path: Path
-    """Teacher, student or checkpoint (safetensors), buffer or core map (HDF5), what verify, estimate, evaluate or play
-    found (JSON), or a run folder."""
+    """Teacher, student or checkpoint (safetensors), buffer, core map or trace (HDF5), what verify, estimate, evaluate
+    or play found (JSON), or a run folder."""
     html: Path | None = None
     """Page with pictures to write; None: only the table."""
     buffer: Path | None = None

@@ -47,7 +47,12 @@ def run(config: ExportConfig, run_dir: Path, *, resume: bool = False) -> StageRe
     }[config.to]  # fmt: skip
     artefact, found = written(config, run_dir)
     alone = artefact.parent == run_dir
-    files = [artefact] if alone else [file for file in artefact.parent.rglob("*") if file.is_file()]
+    # What a compiler has made there of an earlier export has no suffix, or lies in a folder.
+    files = (
+        [artefact]
+        if alone
+        else [file for file in artefact.parent.iterdir() if file.is_file() and file.suffix]
+    )
     summary = {"to": config.to, **found, "bytes": sum(file.stat().st_size for file in files)}
     return StageResult(artefact, summary | {"seconds": round(time.monotonic() - began, 2)})
 

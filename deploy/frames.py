@@ -53,7 +53,7 @@ class Frames:
         if self._shape != STACK_SHAPE:
             raise UserError(
                 f"{reader} reads input of shape {self._shape}, a buffer has {STACK_SHAPE}",
-                "omit --buffer, and random frames are used",
+                "give --buffer none, and random frames are used",
             )
         from spikestill.dataset.reader import BufferReader
 
@@ -63,7 +63,7 @@ class Frames:
             self._reader.close()
             raise UserError(
                 f"{buffer}: frames of {self._reader.game}, {reader} plays {game}",
-                f"give --buffer a recording of {game}, or omit it, and random frames are used",
+                f"give --buffer a recording of {game}, or none for random frames",
             )
         available = len(self._reader)
         rng = np.random.default_rng(seed)

@@ -75,11 +75,12 @@ class AgentTrace:
 
 @dataclasses.dataclass(frozen=True)
 class PlayTrace:
-    """What a file holds."""
+    """What a file holds; ``provenance`` is None before it is written."""
 
     environment: EnvironmentConfig
     seed: int
     agents: tuple[AgentTrace, ...]
+    provenance: Provenance | None = None
 
 
 def packed_spikes(layers: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
@@ -274,7 +275,8 @@ def _read(file: Hdf5File, path: Path) -> PlayTrace:
     seed = int(description["seed"])
     if not 0 <= seed < 1 << 63:
         raise ValueError(f"seed is {seed}, 0..2^63 - 1 wanted")
-    return PlayTrace(EnvironmentConfig(**description["environment"]), seed, tuple(agents))
+    environment = EnvironmentConfig(**description["environment"])
+    return PlayTrace(environment, seed, tuple(agents), Provenance.from_json(texts[1]))
 
 
 def _check(agent: AgentTrace, index: int, agents: int) -> None:

@@ -7,12 +7,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from spikestill.common.stage import StageResult
+from spikestill.configs.loading import shipped_recipes
 from spikestill.configs.options import Option, choices, members, shown_options
 from spikestill.configs.pipeline import CompletionConfig
 from spikestill.verbs import VERBS, Verb
 
-COMMON = ("config", "run_dir", "resume", "print_config", "json", "verbose", "debug", "help")
-FOLDERS = ("run_dir", "folder")
+COMMON = ("config", "run_dir", "print_config", "json", "verbose", "debug", "help")
+RECIPES = {"run": "demo"}
+"""Command to how its shipped recipes' names begin, where that is not the command's."""
 
 
 def run(config: CompletionConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
@@ -25,7 +27,8 @@ def flags(verb: Verb) -> list[str]:
     names = [option.name for option in shown_options(verb.config_class())]
     tails = [name.rpartition(".")[2] for name in names]
     short = [tail if tails.count(tail) == 1 else name for name, tail in zip(names, tails, strict=True)]
-    return [f"--{name}" for name in (*short, *COMMON)]
+    resume = ("resume",) if verb.goes_on else ()
+    return [f"--{name}" for name in (*short, *COMMON, *resume)]
 
 
 def values(verb: Verb) -> dict[str, list[str]]:
@@ -35,6 +38,10 @@ def values(verb: Verb) -> dict[str, list[str]]:
         if known := _listed(option):
             for name in {option.name, option.name.rpartition(".")[2]}:
                 found[f"--{name}"] = known
+    if recipes := [
+        name for name in shipped_recipes() if name.startswith(RECIPES.get(verb.name, f"{verb.name}-"))
+    ]:
+        found["--config"] = recipes
     return found
 
 
@@ -73,7 +80,8 @@ def bash() -> str:
     ]
     for name, verb in VERBS.items():
         for flag, known in sorted(values(verb).items()):
-            lines.append(f'        "{name} {flag}") words={shlex.quote(_words(known))}; files= ;;')
+            alone = "" if flag == "--config" else " files="
+            lines.append(f'        "{name} {flag}") words={shlex.quote(_words(known))};{alone} ;;')
     lines += [
         "    esac",
         "    if [[ -z $words && $before != --* || $word == --* ]]; then",
@@ -114,7 +122,8 @@ def fish() -> str:
         if words := bare(verb):
             lines.append(f"complete -c spikestill -n {seen} -a {shlex.quote(_words(words))}")
         for flag in flags(verb):
-            takes = f" -x -a {shlex.quote(_words(known[flag]))}" if flag in known else ""
+            kind = "-r" if flag == "--config" else "-x"
+            takes = f" {kind} -a {shlex.quote(_words(known[flag]))}" if flag in known else ""
             lines.append(f"complete -c spikestill -n {seen} -l {flag[2:]}{takes}")
     return "\n".join(lines)
 

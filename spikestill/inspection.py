@@ -18,7 +18,6 @@ from spikestill.common.hdf5 import MAGIC
 from spikestill.common.limits import regular_file
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult
-from spikestill.common.targets import check_target
 from spikestill.common.tensor_file import read_metadata
 from spikestill.configs.pipeline import InspectConfig
 from spikestill.contents import Contents
@@ -36,8 +35,6 @@ def run(config: InspectConfig, run_dir: Path, *, resume: bool = False) -> StageR
     Raises:
         UserError: the file is missing, not an artefact of ours, or damaged.
     """
-    if config.html is not None:
-        check_target(config.html, "page", lambda _, head: b"<html" in head.lower())
     if config.path.is_dir():
         return _folder(config)
     contents = read(config.path, quick=config.quick)
@@ -86,6 +83,7 @@ def read(path: Path, *, quick: bool = False) -> Contents:
         "spikestill.student": _student,
         "spikestill.core_map": _core_map,
         "spikestill.buffer": lambda path: _buffer(path, quick),
+        "spikestill.trace": _trace,
         "spikestill.control-agent": _control_agent,
         "spikestill.fixed-agent": _fixed_agent,
         "spikestill.teach-checkpoint": _checkpoint,
@@ -94,9 +92,10 @@ def read(path: Path, *, quick: bool = False) -> Contents:
     }
     readers |= {f"spikestill.{stage}": functools.partial(read_document, stage=stage) for stage in SHOWN}
     if schema not in readers:
+        known = ", ".join(name.removeprefix("spikestill.") for name in readers)
         raise UserError(
-            f"{path}: schema {schema or 'none'!r}; known: {', '.join(readers)}",
-            "give a teacher, student, buffer or core map that spikestill wrote",
+            f"{path}: its schema is {schema or 'none'!r}, and shown are spikestill's {known}",
+            "give one of those; an exported net (NIR, netx) is shown by the programs that read its format",
         )
     return readers[schema](path)
 
@@ -158,6 +157,26 @@ def _teacher(path: Path) -> Contents:
             raise UserError(f"{path}: its selected is {file.net['selected']!r}", TEACHER_REMEDY) from error
         figures["selected"] = text
     return Contents("teacher", {**figures, "tensors": rows}, provenance, pictures)
+
+
+def _trace(path: Path) -> Contents:
+    from spikestill.runtime.trace import load
+
+    trace = load(path)
+    agents = [
+        {
+            "agent": each.name,
+            "plays": "its own game" if each.leader is None else f"beside {trace.agents[each.leader].name}",
+            "games": len(np.unique(each.game)),
+            "frames": len(each.game),
+            "decisions": len(each.number),
+            "reward": float(each.reward.sum()),
+            "with spikes": len(each.spikes),
+        }
+        for each in trace.agents
+    ]
+    game = {"game": trace.environment.game, "seed": trace.seed, "sticky": trace.environment.sticky}
+    return Contents("trace", {**game, "agents": agents}, trace.provenance, lambda: [])
 
 
 def _control_agent(path: Path) -> Contents:

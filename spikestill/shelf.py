@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from spikestill.common.errors import UserError, nearest
 from spikestill.common.stage import StageResult
 from spikestill.common.zoo import ROOT, zoo_files
 from spikestill.configs.pipeline import ZooConfig
@@ -15,8 +16,13 @@ def run(config: ZooConfig, run_dir: Path, *, resume: bool = False) -> StageResul
     """Return one row for each file of the zoo: game, kind, score with its interval, cores, megabytes, file.
 
     Raises:
-        UserError: a card is damaged.
+        UserError: a card is damaged, or the zoo has nothing of the game.
     """
+    if config.game not in ("", *zoo_files()):
+        raise UserError(
+            f"the zoo has nothing of {config.game!r}; it has {', '.join(zoo_files())}",
+            f"did you mean {nearest(config.game, list(zoo_files()))!r}",
+        )
     rows = [
         row(game, name) for game, names in zoo_files().items() if config.game in ("", game) for name in names
     ]

@@ -183,8 +183,11 @@ def test_numbers_of_an_unusual_layout_are_refused(tmp_path, change):
     kind.set_ebias(126) if change == "bias" else kind.set_precision(31)
     with h5py.File(path, "w") as file:
         h5py.h5d.create(file.id, b"numbers", kind, h5py.h5s.create_simple((4,)))
-    with pytest.raises(ValueError, match="numbers holds numbers of an unusual layout"):
-        Hdf5File(path, "file", "give another")
+    with (
+        Hdf5File(path, "file", "give another") as file,
+        pytest.raises(ValueError, match="numbers holds numbers of an unusual layout"),
+    ):
+        file.dataset("numbers")
 
 
 @pytest.mark.parametrize("read", [open_buffer, hdf5_schema])
@@ -239,8 +242,11 @@ def test_strange_types_and_filters_are_refused(tmp_path):
     path = tmp_path / "strange.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("text", data=["a", "b"], dtype=h5py.string_dtype())
-    with pytest.raises(ValueError, match="text holds object, numbers wanted"):
-        Hdf5File(path, "file", "give another")
+    with (
+        Hdf5File(path, "file", "give another") as file,
+        pytest.raises(ValueError, match="text holds object, numbers wanted"),
+    ):
+        file.read(["text"], 1 << 20)
     with h5py.File(path, "w") as file:
         file.create_dataset("packed", data=np.arange(100), compression="lzf")
     with (

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spikestill import cli
+from spikestill import cli, completion
 from spikestill.common import extras
 from spikestill.common.artefacts import RESUMED_FROM
 from spikestill.common.errors import BackendError
@@ -369,6 +369,8 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
         ("play --agent co", {"cores"}),
         ("distill --architecture 1", {"1chip"}),
         ("export n", {"nir", "netx"}),
+        ("teach --config teach-f", {"teach-fast", "teach-fixar"}),
+        ("run --config ", {"demo"}),
     ],
 )
 def test_bash_completes_commands_options_and_values(typed: str, offered: set[str], tmp_path: Path) -> None:
@@ -388,6 +390,17 @@ def test_bash_completes_commands_options_and_values(typed: str, offered: set[str
     run = subprocess.run([bash, "-c", ask], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert set(run.stdout.split()) >= offered
     assert all(word.startswith(words[-1]) for word in run.stdout.split())
+
+
+def test_only_commands_that_go_on_offer_to(capsys: pytest.CaptureFixture[str]) -> None:
+    offered = {name for name, verb in VERBS.items() if "--resume" in completion.flags(verb)}
+    assert {"teach", "record", "distill", "run", "sweep"} == offered
+
+
+def test_a_game_that_the_zoo_does_not_have_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["zoo", "pongg"]) == cli.FAILED
+    assert "nothing of 'pongg'" in (told := capsys.readouterr().err)
+    assert "Did you mean 'pong'?" in told
 
 
 def test_the_scripts_of_zsh_and_fish_name_every_command(capsys: pytest.CaptureFixture[str]) -> None:

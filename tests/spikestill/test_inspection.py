@@ -12,9 +12,12 @@ import pytest
 from spikestill.common.errors import UserError
 from spikestill.configs.hardware import hardware
 from spikestill.configs.pipeline import InspectConfig
+from spikestill.configs.play import PlayConfig
 from spikestill.deploy import core_map
+from spikestill.deploy.exports import nir_graph
 from spikestill.deploy.mapping import map_net
 from spikestill.inspection import read, run
+from spikestill.runtime import play
 from tests.nets import small_net
 
 
@@ -33,9 +36,9 @@ def safetensors(header: object) -> bytes:
         (safetensors([1]), "neither safetensors nor HDF5"),
         (
             safetensors({"__metadata__": {"schema": "else.where"}}),
-            "schema 'else.where'; known: spikestill.teacher",
+            "its schema is 'else.where', and shown are spikestill's teacher",
         ),
-        (safetensors({}), "schema 'none'"),
+        (safetensors({}), "its schema is 'none'"),
         (b"\x89HDF\r\n\x1a\n" + b"\0" * 40, "damaged HDF5"),
     ],
 )
@@ -51,8 +54,28 @@ def test_a_foreign_or_damaged_file_is_named_with_its_fault(
 def test_an_hdf5_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["a"] = [1, 2]
-    with pytest.raises(UserError, match=r"x\.h5: schema 'none'; known: "):
+    with pytest.raises(UserError, match=r"x\.h5: its schema is 'none', and shown are"):
         read(tmp_path / "x.h5")
+
+
+def test_a_good_export_is_not_called_damaged(tmp_path: Path) -> None:
+    nir_graph.write(small_net(0), tmp_path / "student.nir", "threshold", 1e-4, False)
+    with pytest.raises(UserError, match="its schema is 'none'") as told:
+        read(tmp_path / "student.nir")
+    assert "NIR" in str(told.value.remedy)
+
+
+def test_a_trace_is_shown(tmp_path: Path) -> None:
+    config = PlayConfig(
+        agent="random", max_speed=True, seconds=0.3, view="none", trace=tmp_path / "t.h5", seed=3
+    )
+    told = play.run(config, tmp_path).summary
+    found = read(tmp_path / "t.h5")
+    assert (found.kind, found.figures["game"], found.figures["seed"]) == ("trace", "pong", 3)
+    assert found.provenance is not None
+    (row,) = found.figures["agents"]
+    assert (row["agent"], row["frames"], row["plays"]) == ("random", told["ticks"], "its own game")
+    assert row["with spikes"] == 0
 
 
 def test_a_page_replaces_no_artefact(tmp_path: Path) -> None:

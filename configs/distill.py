@@ -107,8 +107,8 @@ class DistillConfig(Options):
     """Share of the buffer, its last steps, kept for validation."""
     precision: Literal["auto", "fp32", "bf16", "fp16", "fp16-master"] = "auto"
     """Format of the products after the first layer, docs/precision.md; sums of spikes are exact, batch normalisation
-    and master weights fp32 in each. fp16: readouts of the hints in fp32, fp16-master: in fp16. auto: bf16 if native,
-    else fp32."""
+    and master weights fp32 in each. fp16: readouts of the hints in fp32, fp16-master: in fp16. auto: bf16 if that
+    is faster (AMX, AMD's AVX-512 BF16, a GPU from compute capability 8.0), else fp32."""
     loss_scale: Annotated[float, Range(1, 2**40)] = 65_536.0
     """Factor on the loss at the start; fp16 and fp16-master only. Halved where a gradient overflows."""
     loss_scale_period: Annotated[int, Range(1, 1e9)] = 2_000

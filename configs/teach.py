@@ -81,8 +81,8 @@ class TeachConfig(Options):
     life_loss_terminal: bool = True
     """End the return (not the game) where a life is lost, as DQN does."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16", "fp16-master", "fp8"] = "auto"
-    """Format of training, docs/precision.md; master weights are fp32 in each. auto: bf16 if native (a CPU with
-    AVX-512 BF16 or AMX, a GPU from compute capability 8.0), else fp32."""
+    """Format of training, docs/precision.md; master weights are fp32 in each. auto: bf16 if that is faster
+    (AMX, AMD's AVX-512 BF16, a GPU from compute capability 8.0), else fp32."""
     loss_scale: Annotated[float, Range(1, 2**40)] = 65_536.0
     """Factor on the loss at the start; fp16 and fp16-master only. Halved where a gradient overflows."""
     loss_scale_period: Annotated[int, Range(1, 1e9)] = 2_000

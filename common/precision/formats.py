@@ -13,7 +13,7 @@ import torch
 from spikestill.common.errors import UserError
 from spikestill.common.precision.fp8 import FP8, has_fp8
 from spikestill.common.precision.operations import NATIVE, UPCAST, Operations
-from spikestill.common.processor import native_bf16
+from spikestill.common.processor import fast_bf16, native_bf16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ FORMATS = {
 
 
 def number_format(name: str, device: torch.device) -> NumberFormat:
-    """Return the format ``name`` for ``device``; ``auto`` is bf16 where that is native, else fp32.
+    """Return the format ``name`` for ``device``; ``auto`` is bf16 where that is faster, else fp32.
 
     On a CPU, fp16 is emulated: operands and results are rounded to fp16, sums are fp32, as tensor cores do it.
 
@@ -61,7 +61,7 @@ def number_format(name: str, device: torch.device) -> NumberFormat:
         UserError: the device cannot compute in this format.
     """
     if name == "auto":
-        name = "bf16" if _multiplies_bf16(device) else "fp32"
+        name = "bf16" if _is_ampere(device) or (device.type == "cpu" and fast_bf16()) else "fp32"
     found = FORMATS[name]
     if found.tf32 and not _is_ampere(device):
         raise UserError(

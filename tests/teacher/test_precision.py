@@ -14,7 +14,7 @@ from spikestill.common.errors import UserError
 from spikestill.common.precision import fp8
 from spikestill.common.precision.formats import FORMATS, number_format
 from spikestill.common.precision.scaling import LossScale
-from spikestill.common.processor import native_bf16
+from spikestill.common.processor import fast_bf16, native_bf16
 from spikestill.configs.teach import TeachConfig
 from spikestill.teacher.atari.host_learner import HostLearner
 from spikestill.teacher.atari.replay import Batch, Replay
@@ -141,13 +141,32 @@ def test_formats_that_the_cpu_lacks_are_refused(precision, reason):
         number_format(precision, CPU)
 
 
-@pytest.mark.parametrize("native", [True, False])
-def test_auto_is_bf16_where_the_cpu_multiplies_it_and_else_fp32(native, monkeypatch):
+@pytest.mark.parametrize(("native", "fast"), [(True, True), (True, False), (False, False)])
+def test_auto_is_bf16_where_that_is_faster_and_else_fp32(native, fast, monkeypatch):
     monkeypatch.setattr("spikestill.common.precision.formats.native_bf16", lambda: native)
-    assert number_format("auto", CPU) == FORMATS["bf16" if native else "fp32"]
+    monkeypatch.setattr("spikestill.common.precision.formats.fast_bf16", lambda: fast)
+    assert number_format("auto", CPU) == FORMATS["bf16" if fast else "fp32"]
     assert number_format("bf16", CPU).emulated == (not native)
     assert number_format("fp16", CPU).emulated
     assert not number_format("fp32", CPU).emulated
+
+
+@pytest.mark.parametrize(
+    ("told", "isa", "native", "fast"),
+    [
+        ("vendor_id : AuthenticAMD flags : avx2 avx512_bf16", "", True, True),
+        ("vendor_id : AuthenticAMD flags : avx2 avx512_bf16", "AVX2", False, False),
+        ("vendor_id : GenuineIntel flags : avx2 avx512_bf16", "", True, False),
+        ("vendor_id : GenuineIntel flags : avx512_bf16 amx_bf16", "", True, True),
+        ("vendor_id : GenuineIntel flags : avx512_bf16 amx_bf16", "avx512_core_bf16", True, False),
+        ("vendor_id : GenuineIntel flags : avx2", "", False, False),
+    ],
+)
+def test_what_a_processor_says_of_bf16(told, isa, native, fast, tmp_path, monkeypatch):
+    (tmp_path / "cpuinfo").write_text(told)
+    monkeypatch.setattr("spikestill.common.processor.Path", lambda _: tmp_path / "cpuinfo")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", isa)
+    assert (native_bf16(), fast_bf16()) == (native, fast)
 
 
 def test_where_onednn_is_held_to_avx2_bf16_is_not_native(monkeypatch):

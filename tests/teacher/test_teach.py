@@ -215,7 +215,7 @@ def test_a_resumed_training_keeps_shares_and_format(tmp_path, monkeypatch):
     assert isinstance(other.learner, HostLearner)
     assert other.learner.shares == 2
     other.close()
-    monkeypatch.setattr("spikestill.common.precision.formats.native_bf16", lambda: True)
+    monkeypatch.setattr("spikestill.common.precision.formats.fast_bf16", lambda: True)
     with pytest.raises(UserError, match=r"was trained in fp32; --precision auto is bf16 on this machine"):
         Training(TINY, tmp_path / CHECKPOINT)
 

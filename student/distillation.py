@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spikestill.common.errors import UserError, restoring
+from spikestill.common.errors import MALFORMED, UserError, restoring
 from spikestill.common.limits import regular_file
 from spikestill.common.precision.formats import number_format
 from spikestill.common.precision.scaling import LossScale
@@ -153,8 +153,13 @@ class Distillation:
                 self.restore(checkpoint)
 
     def _begin_with(self, path: Path) -> None:
-        regular_file(path, "checkpoint", "give another file, or leave --initial out")
-        if read_metadata(path).get("schema") == integer_net.SCHEMA:
+        remedy = "give a distill-checkpoint.safetensors or a student.safetensors, or leave --initial out"
+        regular_file(path, "checkpoint", remedy)
+        try:
+            schema = read_metadata(path).get("schema")
+        except MALFORMED as error:
+            raise UserError(f"{path}: is no safetensors file ({error})", remedy) from error
+        if schema == integer_net.SCHEMA:
             self._begin_with_deployed(path)
         else:
             self._begin_with_checkpoint(path)

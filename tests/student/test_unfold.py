@@ -85,3 +85,10 @@ def test_another_net_is_refused():
     other = StudentNetwork(centred(architecture("1chip"), 84), 18, game="seaquest")
     with pytest.raises(UserError, match="plays pong with 6 actions, the buffers are of seaquest with 18"):
         check_same_net(net, other, SHIPPED)
+
+
+def test_a_file_of_another_kind_is_named(folder, tmp_path):  # noqa: F811
+    with pytest.raises(UserError, match=r"core_map-1chip.h5: is no safetensors file"):
+        distill.run(config(folder, initial=zoo_path("pong", "core_map-1chip.h5")), tmp_path)
+    with pytest.raises(UserError, match=r"'spikestill.distill-checkpoint' wanted"):
+        distill.run(config(folder, initial=folder / "teacher.safetensors"), tmp_path)

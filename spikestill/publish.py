@@ -39,6 +39,8 @@ from spikestill.configs.mapping import MapConfig
 from spikestill.configs.play import EvaluateConfig
 
 CURVE_POINTS = 60
+ANCESTOR = ("sha256", "recipe", "training_seconds", "curve")
+"""What a student's card says of each that it went on from."""
 
 
 def scoring_machine() -> dict[str, Any]:
@@ -175,7 +177,7 @@ def ancestors(kind: str, provenance: Provenance, folders: list[Path]) -> list[di
         kind: ``teacher`` or ``student``.
         provenance: of the last one.
         folders: where they may lie, each with ``teacher.safetensors`` or ``distill-checkpoint.safetensors``, and
-            its card or its learning curve beside it.
+            its card or its learning curve beside it; or with a published student and its card.
 
     Raises:
         UserError: one of them is in no folder.
@@ -190,6 +192,8 @@ def ancestors(kind: str, provenance: Provenance, folders: list[Path]) -> list[di
     told: list[dict[str, Any]] = []
     while "initial" in provenance.parents:
         sha256 = provenance.parents["initial"]
+        if kind == "student" and (earlier := published_student(sha256, folders)):
+            return [*earlier["went_on_from"], {key: earlier[key] for key in ANCESTOR}, *told]
         if sha256 not in known:
             raise UserError(
                 f"the {kind} went on from one with SHA-256 {sha256[:12]}, which is in none of {len(folders)} folders",
@@ -210,20 +214,37 @@ def ancestors(kind: str, provenance: Provenance, folders: list[Path]) -> list[di
     return told
 
 
+def published_student(sha256: str, folders: list[Path]) -> dict[str, Any] | None:
+    """Return the card of the published student with this SHA-256 in one of ``folders``, None where there is none."""
+    for path in (path for folder in folders for path in sorted(folder.glob("student-*.safetensors"))):
+        saved = path.with_suffix(".json")
+        if saved.is_file() and file_sha256(path) == sha256:
+            return dict(json.loads(saved.read_text(encoding="utf-8")))
+    return None
+
+
 def buffer_of(source: Path, provenance: Provenance) -> Path:
     """Return the buffer that a student learnt from: the one beside it, else the one that its options name."""
     beside = source.parent / "buffer.h5"
     return beside if beside.is_file() else Path(str(provenance.config.get("buffer") or beside))
 
 
-def recorded_frames(source: Path, provenance: Provenance) -> int | None:
-    """Return the frames of all buffers that a student learnt from, None where one of them is gone."""
+def recorded_frames(source: Path, provenance: Provenance, earlier: Mapping[str, Any] | None) -> int | None:
+    """Return the frames of all buffers that a student learnt from, None where one of them is gone.
+
+    Args:
+        source: the student.
+        provenance: its own.
+        earlier: the card of the published student that it went on from, which had recordings of its own.
+    """
     from spikestill.dataset.reader import BufferReader
 
     buffers = [buffer_of(source, provenance), *map(Path, provenance.config.get("also") or ())]
     if not all(buffer.is_file() for buffer in buffers):
         return None
-    found = 0
+    found = 0 if earlier is None else earlier.get("recorded_frames")
+    if found is None:
+        return None
     for buffer in buffers:
         with BufferReader(buffer) as reader:
             found += len(reader)
@@ -296,6 +317,7 @@ def publish_student(
         raise UserError(f"{source}: plays {net.game}, not {game}", f"publish it with the game {net.game}")
     teachers = {each: teacher_card(folder.parent / each) for each in game.split("+")}
     went_on_from = ancestors("student", provenance, earlier)
+    before = published_student(provenance.parents.get("initial", ""), earlier)
     training = student_curve(source.parent)
     name = f"1chip-{variant}" if variant else "1chip"
     with published(folder) as scratch:
@@ -314,7 +336,7 @@ def publish_student(
             "regret": training["curve"][-1]["validation_regret"],
             "cores": mapped.summary["cores"],
             "chips": mapped.summary["chips"],
-            "recorded_frames": recorded_frames(source, provenance),
+            "recorded_frames": recorded_frames(source, provenance, before),
             "decision": decision_costs(path, core_map, buffer_of(source, provenance)),
             **training,
             "went_on_from": went_on_from,

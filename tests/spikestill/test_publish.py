@@ -78,6 +78,17 @@ def test_ancestors_are_told_from_the_first_to_the_last(tmp_path):
         publish.ancestors("teacher", read_teacher(third)[3], [first.parent])
 
 
+def test_a_student_that_went_on_from_the_zoos_has_that_ones_history():
+    shipped = ROOT / "seaquest" / "student-1chip.safetensors"
+    card = json.loads(shipped.with_suffix(".json").read_text())
+    made = Provenance.of({}, 0, {"initial": shipped})
+    told = publish.ancestors("student", made, [shipped.parent])
+    assert told[:-1] == card["went_on_from"]
+    assert told[-1] == {key: card[key] for key in ("sha256", "recipe", "training_seconds", "curve")}
+    with pytest.raises(UserError, match="is in none of 1 folders"):
+        publish.ancestors("student", made, [ROOT / "pong"])
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_published_pair_has_scored_cards_and_a_core_map(tmp_path, monkeypatch):
@@ -176,9 +187,12 @@ def test_the_frames_of_all_recordings_are_counted_where_they_are_still_there(tmp
             lengths.append(len(reader))
     student = tmp_path / "student.safetensors"
     one, both, gone = (
-        publish.recorded_frames(student, Provenance.of({"buffer": buffers[0], "also": also}, 0))
+        publish.recorded_frames(student, Provenance.of({"buffer": buffers[0], "also": also}, 0), None)
         for also in ([], buffers[1:], ["/nowhere/buffer.h5"])
     )
+    alone = Provenance.of({"buffer": buffers[0]}, 0)
+    assert publish.recorded_frames(student, alone, {"recorded_frames": 1000}) == 1000 + lengths[0]
+    assert publish.recorded_frames(student, alone, {}) is None
     assert min(lengths) > 0
     assert one == lengths[0]
     assert both == sum(lengths)

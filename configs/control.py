@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from spikestill.common.environment import Box, EnvironmentSpec, Field, environment
 from spikestill.common.errors import UserError
-from spikestill.common.precision.names import FIXED, LARGEST_BATCH, NATIVE, check_emulated, vanishes
+from spikestill.common.precision.names import (
+    FIXED,
+    LARGEST_BATCH,
+    MOST_HEADROOM,
+    NATIVE,
+    check_emulated,
+    vanishes,
+)
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.options import Options, Range, Share
 
@@ -32,7 +39,7 @@ READ_BY_SAC = ("initial_temperature", "log_std_low", "log_std_high", "std_added"
 """Options that DDPG has no use for."""
 READ_BY_DDPG = ("exploration", "twin_critics", "target_noise")
 """Options that SAC has no use for."""
-READ_BY_FIXED = ("second_moment", "rounding")
+READ_BY_FIXED = ("second_moment", "rounding", "headroom")
 """Options that floating point has no use for; the ``quantisation_delay`` is given to all four variants of Figure 7."""
 
 
@@ -125,6 +132,9 @@ class ControlConfig(Options):
     """Fixed point: Adam's second moment, or its root (hAdam), which has twice the range in the same bits."""
     rounding: Literal["nearest", "stochastic"] = "nearest"
     """Fixed point: how Adam rounds."""
+    headroom: Annotated[int, Range(0, MOST_HEADROOM)] = 0
+    """Fixed point: binary places fewer for errors and gradients, which reach 2^headroom times as far then; for tasks of
+    larger values than HalfCheetah's, where ``saturated`` counts many."""
     steps: Annotated[int, Range(1, 1e9)] = 250_000
     """Agent steps to train for, over all environments."""
     num_envs: Annotated[int, Range(1, 1024)] = 1

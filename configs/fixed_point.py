@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from spikestill.common.errors import UserError
 from spikestill.common.precision.fixed import QFormat
 from spikestill.common.precision.fixed_adam import LARGEST_RATE
+from spikestill.common.precision.names import MOST_HEADROOM
 from spikestill.configs.options import Options, Range, Share
 
 Variant = Literal["fixed32", "fixar", "fixed16"]
@@ -32,6 +33,15 @@ class Formats:
     error: int
     actor_gradient: int
     critic_gradient: int
+
+    def widened(self, headroom: int) -> Formats:
+        """Return formats whose errors and gradients reach 2^headroom times as far, in as many places fewer."""
+        return dataclasses.replace(
+            self,
+            error=self.error - headroom,
+            actor_gradient=self.actor_gradient - headroom,
+            critic_gradient=self.critic_gradient - headroom,
+        )
 
     def word(self, fraction: int) -> QFormat:
         """Return the format of ``fraction`` bits."""
@@ -60,6 +70,8 @@ class FixedPointConfig(Options):
     """``plain``: Adam's second moment; ``root``: its root (hAdam), which has twice the range in the same bits."""
     rounding: Literal["nearest", "stochastic"] = "nearest"
     """How Adam rounds: the weights' steps and first moments to nearest and second moments upwards, or all by chance."""
+    headroom: Annotated[int, Range(0, MOST_HEADROOM)] = 0
+    """Binary places fewer for errors and gradients, which reach 2^headroom times as far then."""
     hidden: tuple[int, ...] = (400, 300)
     """Units of the hidden layers, each 1..4096."""
     learning_rate: Annotated[float, Range(1e-9, LARGEST_RATE)] = 1e-4
@@ -85,5 +97,5 @@ class FixedPointConfig(Options):
 
     @property
     def formats(self) -> Formats:
-        """The variant's number formats."""
-        return FORMATS[self.variant]
+        """The variant's number formats, with the headroom."""
+        return FORMATS[self.variant].widened(self.headroom)

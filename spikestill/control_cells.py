@@ -28,7 +28,7 @@ TOLD_APART = {
     "checkpoint_minutes", "evaluation_period", "evaluation_games",
 }  # fmt: skip
 """Options that are columns of the tables, or change no agent."""
-OF_FIXED = ("quantisation_delay", "second_moment", "rounding")
+OF_FIXED = ("quantisation_delay", "second_moment", "rounding", "headroom")
 Setting = tuple[tuple[str, Any], ...]
 
 

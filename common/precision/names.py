@@ -8,6 +8,8 @@ from spikestill.common.errors import UserError
 
 NAMED = {"bf16": (8, 7), "fp16": (5, 10), "fp8-e5m2": (5, 2), "fp8-e4m3": (4, 3)}
 """Name to (exponent bits, mantissa bits); ``eXmY`` names any other."""
+MOST_HEADROOM = 8
+"""Binary places that fixed point's errors and gradients may have fewer: one of an error is left in 16 bits."""
 NATIVE = ("fp64", "fp32", "bf16", "fp16")
 """What a GPU computes as it is."""
 FIXED = ("fixed32", "fixar", "fixed16")

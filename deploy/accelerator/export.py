@@ -148,6 +148,12 @@ def check(state: FixedState, spec: ArraySpec, batch: int) -> None:
             "hold the plain form and round to nearest",
             "train with --second_moment plain --rounding nearest",
         )
+    if formats.error < formats.activation:
+        raise UserError(
+            f"the agent's errors have {formats.error} binary places, its activations {formats.activation}; the "
+            "accelerator's errors have as many at least",
+            f"train with --headroom {config.headroom - (formats.activation - formats.error)} or less",
+        )
     if batch > spec.batch:
         raise UserError(
             f"{batch} vectors at a time: the accelerator's activation memory holds {spec.batch}",

@@ -33,6 +33,7 @@ def fixed_config(config: ControlConfig) -> FixedPointConfig:
         quantisation_delay=config.quantisation_delay,
         second_moment=config.second_moment,
         rounding=config.rounding,
+        headroom=config.headroom,
         hidden=config.hidden,
         learning_rate=config.learning_rate,
         betas=(config.beta1, config.beta2),

@@ -181,6 +181,7 @@ def test_estimate_and_export_take_a_fixed_point_agent(
     [
         ({"variant": "fixed16"}, ArraySpec(), 8, "in 16 bits, the accelerator in 32"),
         ({"second_moment": "root"}, ArraySpec(), 8, "Adam has the root form and rounds nearest"),
+        ({"headroom": 3}, ArraySpec(), 8, "errors have 19 binary places, its activations 20"),
         ({"rounding": "stochastic"}, ArraySpec(), 8, "Adam has the plain form and rounds stochastic"),
         ({}, ArraySpec(batch=4), 8, "8 vectors at a time: the accelerator's activation memory holds 4"),
     ],

@@ -9,7 +9,7 @@ import pytest
 from spikestill.common.errors import UserError
 from spikestill.common.precision import fixed_fast, fixed_reference
 from spikestill.common.precision.names import LARGEST_BATCH
-from spikestill.configs.fixed_point import FixedPointConfig
+from spikestill.configs.fixed_point import FORMATS, FixedPointConfig
 from spikestill.teacher.control import fixed_ddpg
 from spikestill.teacher.control.fixed_ddpg import Batch, FixedState
 from tests.teacher.control.agents import pendulum_returns
@@ -53,6 +53,28 @@ def test_updates_by_the_kernels_are_the_references_bit_for_bit(variant, moment, 
         np.testing.assert_array_equal(
             actions, fixed_ddpg.act(slow, batch(9).obs_BS, noise, fixed_reference)[1]
         )
+
+
+@pytest.mark.parametrize("variant", ["fixed32", "fixar", "fixed16"])
+def test_headroom_takes_places_from_errors_and_gradients_alike_in_kernels_and_reference(variant):
+    lost = {}
+    for headroom in (0, 3, 8):
+        config = FixedPointConfig(variant=variant, quantisation_delay=2, hidden=(40, 30), headroom=headroom)
+        fast = slow = fixed_ddpg.initial_state(config, S, A, seed=3)
+        for index in range(4):
+            loud = batch(index)
+            loud = loud._replace(reward_B=loud.reward_B * np.float32(1000.0))
+            fast, report = fixed_ddpg.update(fast, loud, fixed_fast)
+            slow, other = fixed_ddpg.update(slow, loud, fixed_reference)
+            assert report == other
+        assert_same(fast, slow)
+        lost[headroom] = fast.saturated["error"] + fast.saturated["gradient"]
+    assert lost[0] > lost[3] >= lost[8]
+    plain, wide = FORMATS[variant], FixedPointConfig(variant=variant, headroom=3).formats
+    assert (wide.error, wide.actor_gradient, wide.critic_gradient) == (
+        plain.error - 3, plain.actor_gradient - 3, plain.critic_gradient - 3
+    )  # fmt: skip
+    assert (wide.weight, wide.activation, wide.bits) == (plain.weight, plain.activation, plain.bits)
 
 
 @pytest.mark.parametrize("variant", ["fixed32", "fixar", "fixed16"])

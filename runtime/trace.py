@@ -175,7 +175,7 @@ def _is_trace(path: Path, head: bytes) -> bool:
     try:
         with Hdf5File(path, "trace", REMEDY) as file:
             return bool(file.attributes.get("schema") == SCHEMA)
-    except UserError:
+    except MALFORMED:
         return False
 
 

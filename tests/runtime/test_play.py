@@ -123,7 +123,8 @@ def test_a_log_or_trace_replaces_its_own_kind_alone(tmp_path: Path, pong: Files,
     config = PlayConfig(agent="random", max_speed=True, seconds=0.2, view="none", **{option: target})
     for _ in range(2):
         run(config, tmp_path)
-    artefacts = (pong.student, pong.core_map, tmp_path / "play.json")
+    (tmp_path / "damaged.h5").write_bytes(pong.core_map.read_bytes()[:3000])
+    artefacts = (pong.student, pong.core_map, tmp_path / "play.json", tmp_path / "damaged.h5")
     for artefact in artefacts:
         target.write_bytes(artefact.read_bytes())
         with pytest.raises(

@@ -18,14 +18,13 @@ def run(config: ZooConfig, run_dir: Path, *, resume: bool = False) -> StageResul
     Raises:
         UserError: a card is damaged, or the zoo has nothing of the game.
     """
-    if config.game not in ("", *zoo_files()):
+    files = zoo_files()
+    if config.game not in ("", *files):
         raise UserError(
-            f"the zoo has nothing of {config.game!r}; it has {', '.join(zoo_files())}",
-            f"did you mean {nearest(config.game, list(zoo_files()))!r}",
+            f"the zoo has nothing of {config.game!r}; it has {', '.join(files)}",
+            f"did you mean {nearest(config.game, list(files))!r}",
         )
-    rows = [
-        row(game, name) for game, names in zoo_files().items() if config.game in ("", game) for name in names
-    ]
+    rows = [row(game, name) for game, names in files.items() if config.game in ("", game) for name in names]
     return StageResult(
         ROOT, {"zoo": rows, "folder": str(ROOT), "games": sorted({row["game"] for row in rows})}
     )

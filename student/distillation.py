@@ -64,6 +64,7 @@ FREE_OPTIONS = (
     *DistillConfig.WITHOUT_EFFECT, "buffer", "also", "teacher", "also_teachers", "steps", "minutes", "initial",
     "precision", "learning_rate", "learning_rate_final", "norm_learning_rate", "hint_learning_rate",
 )  # fmt: skip
+INITIAL = "give a distill-checkpoint.safetensors or a student.safetensors, or leave --initial out"
 LOWER_RATE = "lower --learning_rate, then go on from the last checkpoint with --resume"
 
 
@@ -153,12 +154,11 @@ class Distillation:
                 self.restore(checkpoint)
 
     def _begin_with(self, path: Path) -> None:
-        remedy = "give a distill-checkpoint.safetensors or a student.safetensors, or leave --initial out"
-        regular_file(path, "checkpoint", remedy)
+        regular_file(path, "checkpoint", INITIAL)
         try:
             schema = read_metadata(path).get("schema")
         except MALFORMED as error:
-            raise UserError(f"{path}: is no safetensors file ({error})", remedy) from error
+            raise UserError(f"{path}: is no safetensors file ({error})", INITIAL) from error
         if schema == integer_net.SCHEMA:
             self._begin_with_deployed(path)
         else:
@@ -173,11 +173,7 @@ class Distillation:
         unfold(net, self.network, (self._stacks(batch.stacks) for batch in drawn))
 
     def _begin_with_checkpoint(self, checkpoint: Path) -> None:
-        tensors, metadata = read_tensors(
-            checkpoint,
-            SCHEMA,
-            "give a distill-checkpoint.safetensors or a student.safetensors, or leave it out",
-        )
+        tensors, metadata = read_tensors(checkpoint, SCHEMA, INITIAL)
         theirs, config = json.loads(metadata["config"]), plain(self.config)
         pruned = json.loads(metadata["counters"]).get("pruned", [])
         if pruned and len(pruned) != self.config.prune:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -26,12 +27,10 @@ def check_same_net(net: IntegerNet, network: StudentNetwork, path: Path) -> None
     specs = [layer.spec for layer in network.ternary_layers()]
     ours = [(spec.features, spec.kernel, spec.stride, spec.pad, spec.groups) for spec in specs]
     theirs = [(each.features, each.kernel, each.stride, each.pad, each.groups) for each in net.layers]
-    if ours != theirs:
-        index = next(
-            (number for number, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]),
-            min(len(ours), len(theirs)),
-        )
-        found, wanted = (each[index] if index < len(each) else "no such layer" for each in (theirs, ours))
+    pairs = itertools.zip_longest(ours, theirs, fillvalue="no such layer")
+    for index, (wanted, found) in enumerate(pairs):
+        if wanted == found:
+            continue
         raise UserError(
             f"{path}: layer {index} (features, kernel, stride, pad, groups) is {found}, the net to train has {wanted}",
             "give the --architecture and the --window that it was trained with, or another student",

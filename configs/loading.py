@@ -32,7 +32,11 @@ RECIPES = Path(__file__).resolve().parent / "recipes"
 
 
 class MissingOptionError(UserError):
-    """An option that has no default was not given."""
+    """The option of this dotted name was not given and has no default."""
+
+    def __init__(self, option: str) -> None:
+        self.option = option
+        super().__init__(f"--{option} is missing and has no default", f"give --{option} VALUE")
 
 
 TRUE, FALSE, NULL = ("true", "yes", "on"), ("false", "no", "off"), ("null", "none", "~", "")
@@ -101,7 +105,7 @@ def build(config_class: type[Config], values: Mapping[str, Any], where: str = ""
         full = f"{where}{name}"
         if name not in values:
             if default is dataclasses.MISSING:
-                raise MissingOptionError(f"--{full} is missing and has no default", f"give --{full} VALUE")
+                raise MissingOptionError(full)
             arguments[name] = default
         elif not isinstance(values[name], Mapping):
             if inner is not None and (values[name] is not None or type(None) not in members(known[name])):

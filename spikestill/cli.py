@@ -314,7 +314,7 @@ def _run_dir(verb: Verb, arguments: Arguments) -> Path:
 
 
 def _config(verb: Verb, arguments: Arguments, run_dir: Path) -> Any:
-    from spikestill.configs.loading import find_recipe, load, nested, read_recipe
+    from spikestill.configs.loading import MissingOptionError, find_recipe, load, nested, read_recipe
     from spikestill.configs.options import options
 
     recipe = find_recipe(arguments.common["config"]) if "config" in arguments.common else None
@@ -333,7 +333,18 @@ def _config(verb: Verb, arguments: Arguments, run_dir: Path) -> Any:
         from spikestill.run_folder import game_of
 
         found |= {asks: game} if (game := game_of(run_dir)) else {}
-    return load(verb.config_class(), recipe, {**found, **arguments.own})
+    try:
+        return load(verb.config_class(), recipe, {**found, **arguments.own})
+    except MissingOptionError as error:
+        if error.option != verb.positional:
+            raise
+        from spikestill.completion import bare
+
+        known = f", one of {', '.join(bare(verb))}" if bare(verb) else ""
+        example = verb.example.splitlines()[0].strip()
+        raise UserError(
+            f"{verb.name} needs {_positional_word(verb)}{known}", f"give it, as in: {example}"
+        ) from error
 
 
 def _given(values: Any, name: str) -> bool:

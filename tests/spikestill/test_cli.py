@@ -159,7 +159,7 @@ def test_every_shipped_recipe_is_valid(recipe: Path, capsys: pytest.CaptureFixtu
         (["map", "what"], "map takes no 'what'"),
         (["run", "--config", "nowhere.yaml"], "nowhere.yaml: no such recipe"),
         (["run", "--record.environment.game", "qbert"], "record.environment is"),
-        (["inspect"], "--path is missing"),
+        (["inspect"], "inspect needs PATH"),
         (["teach", "--steps", "many"], "--steps is 'many', int 1..1e9 wanted"),
     ],
 )
@@ -172,6 +172,20 @@ def test_wrong_arguments_give_status_2_and_one_clear_line(
     first, see = text.err.strip().splitlines()
     assert message in first
     assert see.startswith("see `spikestill ")
+
+
+@pytest.mark.parametrize(
+    ("verb", "message"),
+    [
+        ("report", "report needs FOLDER. Give it, as in: spikestill report "),
+        ("export", "export needs TO, one of ranc, nir, netx, c, rtl. Give it, as in: spikestill export nir "),
+    ],
+)
+def test_a_missing_bare_word_is_asked_for_as_such(
+    verb: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([verb]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_the_game_may_be_a_bare_word_and_hyphens_are_underscores(capsys: pytest.CaptureFixture[str]) -> None:

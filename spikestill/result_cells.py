@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,27 @@ def cells(path: Path) -> list[Cell]:
     Raises:
         UserError: it is no sweep's.
     """
+    return list(_document(path)["cells"]) if path.is_file() else []
+
+
+def as_run(path: Path) -> list[str]:
+    """Return, as a paragraph, by which command the sweep of this document ran, and where; [] where there is no file.
+
+    Raises:
+        UserError: it is no sweep's.
+    """
     if not path.is_file():
         return []
+    provenance = _document(path).get("provenance") or {}
+    config = provenance.get("config") or {}
+    if "recipe" not in config:
+        return []
+    changed = ["--set", ",".join(config["set"])] if config.get("set") else []
+    command = shlex.join(["spikestill", "sweep", config["recipe"], *changed])
+    return [f"As run: `{command}`, commit {provenance['commit']}, {provenance['machine']}.", ""]
+
+
+def _document(path: Path) -> dict[str, Any]:
     try:
         document = read_object(path, "what `spikestill sweep` wrote", "give its sweep.json")
         found = list(document["cells"])
@@ -70,7 +90,7 @@ def cells(path: Path) -> list[Cell]:
         raise UserError(
             f"{path}: not what `spikestill sweep` wrote ({error})", "give its sweep.json"
         ) from error
-    return found
+    return document
 
 
 def find(own: Sequence[Cell], game: str, **wanted: Any) -> Cell | None:

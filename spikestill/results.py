@@ -30,6 +30,7 @@ from spikestill.result_cells import (
     TABLE_3,
     Card,
     Cell,
+    as_run,
     by_net,
     cards,
     cells,
@@ -374,9 +375,11 @@ def page(zoo: Path, documents: Path, measured: Path) -> str:
              "What was not run stays empty. [What of the paper's recipe is a reading](distillation.md).", "",
              *teachers(trained), *students(made, trained), *of_several_games(joined, made)]  # fmt: skip
     for name, draw in drawn.items():
-        lines += draw(cells(documents / f"{name}.json"))
+        lines += draw(cells(documents / f"{name}.json")) + as_run(documents / f"{name}.json")
         if name == "figure4":
-            lines += ablation([cell for each in ABLATIONS for cell in cells(documents / f"{each}.json")])
+            paths = [documents / f"{each}.json" for each in ABLATIONS]
+            lines += ablation([cell for path in paths for cell in cells(path)])
+            lines += [line for path in paths for line in as_run(path)]
     lines += constraint_results.section(measured, made)
     if (notes := documents / NOTES).is_file():
         lines.append(notes.read_text(encoding="utf-8"))

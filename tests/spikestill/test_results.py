@@ -122,6 +122,23 @@ def test_a_penalty_stands_with_the_spikes_that_it_leaves(tmp_path):
     )
 
 
+def test_a_sweep_is_told_by_its_command_and_machine(tmp_path):
+    path = sweep(tmp_path / "penalty.json", CELL)
+    assert results.as_run(path) == results.as_run(tmp_path / "none.json") == []
+    config = {"recipe": "penalty", "set": ["game=pong", "distill.sparsity=0|0.1"]}
+    told = {"provenance": {"config": config, "commit": "0123456789ab", "machine": "a processor, 2 cores"}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | told))
+    line = "As run: `spikestill sweep penalty --set 'game=pong,distill.sparsity=0|0.1'`"
+    assert f"{line}, commit 0123456789ab, a processor, 2 cores." in results.page(tmp_path, tmp_path, tmp_path)
+    path.write_text(
+        json.dumps(
+            json.loads(path.read_text())
+            | {"provenance": told["provenance"] | {"config": {"recipe": "penalty", "set": []}}}
+        )
+    )
+    assert results.as_run(path)[0].startswith("As run: `spikestill sweep penalty`, commit ")
+
+
 def test_what_explains_the_tables_ends_the_page(tmp_path):
     before = results.page(tmp_path, tmp_path, tmp_path)
     (tmp_path / "notes.md").write_text("## Why\n\nBecause.\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import math
 import time
@@ -107,11 +106,11 @@ def read_checkpoint(
     return Checkpoint(tensors, counters, parents)
 
 
-def made_before(now: Provenance, checkpoint: Path, schema: str) -> Provenance:
-    """Return the ``checkpoint``'s record, where ``now`` says the same but for when and where; else ``now``.
+def made_before(checkpoint: Path, schema: str) -> Provenance:
+    """Return the ``checkpoint``'s record: who trained it, and with which options.
 
-    For a finished training that is resumed: its files are written with the same bytes again, so the hashes that
-    later stages took of them still hold.
+    For a finished training that is resumed: nothing is trained, so other options are not what made it. Its files are
+    written with the same bytes again, so the hashes that later stages took of them still hold.
 
     Raises:
         UserError: the file cannot be read.
@@ -119,9 +118,7 @@ def made_before(now: Provenance, checkpoint: Path, schema: str) -> Provenance:
     from spikestill.common.tensors import VERSION
 
     with open_tensor_file(checkpoint, schema, VERSION, BEGIN_ANEW, noun="checkpoint") as (_, metadata):
-        before = Provenance.from_json(metadata["provenance"])
-    same = dataclasses.replace(now, created=before.created, machine=before.machine) == before
-    return before if same else now
+        return Provenance.from_json(metadata["provenance"])
 
 
 def check_arrays(found: Mapping[str, Any], like: Mapping[str, Any]) -> None:

@@ -84,7 +84,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, annotation in field_types(type(self)).items():
-            check_value(f"{type(self).__name__}.{name}", getattr(self, name), annotation)
+            check_value(name, getattr(self, name), annotation)
         self._check()
 
     def _check(self) -> None:
@@ -102,7 +102,7 @@ def check_value(name: str, value: Any, annotation: Any) -> None:
     """Check ``value`` against the range or the choices that ``annotation`` gives, if any.
 
     Raises:
-        UserError: it is in none of them; ``name`` (``TeachConfig.steps``) says where.
+        UserError: it is in none of them; ``name`` is the option.
     """
     option = name.rpartition(".")[2]
     refusal: UserError | None = None

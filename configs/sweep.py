@@ -143,6 +143,17 @@ def load_sweep(name: str, changes: tuple[str, ...] = ()) -> SweepRecipe:
         raise UserError(f"{path}: {error.what}", error.remedy) from error
 
 
+def _whole(changes: tuple[str, ...]) -> list[str]:
+    """Return the changes with lists in one piece: what has no ``=`` belongs to what is before it."""
+    found: list[str] = []
+    for change in changes:
+        if found and "=" not in change:
+            found[-1] += f",{change}"
+        else:
+            found.append(change)
+    return found
+
+
 def _changed(given: dict[str, Any], changes: tuple[str, ...]) -> SweepRecipe:
     for key in given:
         if key not in KEYS:
@@ -155,7 +166,7 @@ def _changed(given: dict[str, Any], changes: tuple[str, ...]) -> SweepRecipe:
     grid = _flat(_mapping(given.get("grid", {}), "grid"))
     search = _flat(_mapping(given.get("search", {}), "search"), leaf=("low", "high"))
     top = {key: given.get(key) for key in (GAME, "samples", "seeds")}
-    for change in changes:
+    for change in _whole(changes):
         name, equals, text = change.partition("=")
         if not equals:
             raise UserError(f"--set {change}: no value", "give STAGE.OPTION=VALUE")

@@ -136,7 +136,8 @@ def _measure(config: EvaluateConfig, environment: EnvironmentConfig, paths: File
     if chance is not None and "teacher" in paths:
         teacher = scores("teacher")
         summary["teacher"] = dataclasses.asdict(teacher)
-        summary |= percentages(own.mean, teacher.mean, chance.mean)
+        if config.agent != "teacher":
+            summary |= percentages(own.mean, teacher.mean, chance.mean)
     return summary
 
 

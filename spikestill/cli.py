@@ -132,7 +132,10 @@ def _run(verb: Verb, config: Any, run_dir: Path, arguments: Arguments, debug: bo
     if not verb.goes_on:
         print("stopped before the end", file=sys.stderr)
         return INTERRUPTED
-    again = f"spikestill {verb.name} --run_dir {shlex.quote(str(run_dir))}"
+    word = arguments.own.get(verb.positional, "")
+    again = " ".join(
+        ["spikestill", verb.name, *([shlex.quote(word)] * bool(word)), "--run_dir", shlex.quote(str(run_dir))]
+    )
     again += " --resume and the same options" if verb.resumable else " and the same options"
     print(f"stopped before the end; go on with: {again}", file=sys.stderr)
     return INTERRUPTED
@@ -329,22 +332,33 @@ def _config(verb: Verb, arguments: Arguments, run_dir: Path) -> Any:
         and ((run_dir / name).is_file() or ("run_dir" in arguments.common and defaults[option] is not None))
     }
     asks = next((name for name in ("environment.game", "game") if name in defaults), "")
-    if asks and "run_dir" in arguments.common and not _given(given, asks):
+    there = ""
+    if asks and "run_dir" in arguments.common and (verb.name == "teach" or not _given(given, asks)):
         from spikestill.run_folder import game_of
 
-        found |= {asks: game} if (game := game_of(run_dir)) else {}
+        there = game_of(run_dir)
+        if there and not _given(given, asks):
+            found |= {asks: there}
     try:
-        return load(verb.config_class(), recipe, {**found, **arguments.own})
+        config: Any = load(verb.config_class(), recipe, {**found, **arguments.own})
     except MissingOptionError as error:
-        if error.option != verb.positional:
-            raise
-        from spikestill.completion import bare
-
-        known = f", one of {', '.join(bare(verb))}" if bare(verb) else ""
-        example = verb.example.splitlines()[0].strip()
+        if error.option == verb.positional:
+            raise _without_bare_word(verb) from error
+        raise
+    if verb.name == "teach" and there and config.environment.game not in there.split("+"):
         raise UserError(
-            f"{verb.name} needs {_positional_word(verb)}{known}", f"give it, as in: {example}"
-        ) from error
+            f"{run_dir} has files of {there}, and a teacher of {config.environment.game} is asked for",
+            "give another --run_dir",
+        )
+    return config
+
+
+def _without_bare_word(verb: Verb) -> UserError:
+    from spikestill.completion import bare
+
+    known = f", one of {', '.join(bare(verb))}" if bare(verb) else ""
+    example = verb.example.splitlines()[0].strip()
+    return UserError(f"{verb.name} needs {_positional_word(verb)}{known}", f"give it, as in: {example}")
 
 
 def _given(values: Any, name: str) -> bool:

@@ -59,7 +59,11 @@ def _folder(config: InspectConfig) -> StageResult:
     if not any(row["fault"] for row in files):
         for row in files:
             del row["fault"]
-    figures = {"game": game_of(config.path) or "unknown", "files": files}
+    try:
+        game = game_of(config.path)
+    except UserError:
+        game = ", ".join(dict.fromkeys(row["game"] for row in files if row["game"]))
+    figures = {"game": game or "unknown", "files": files}
     summary: dict[str, Any] = {"kind": "run folder", **figures}
     if config.html is not None:
         write_page(config, Contents("run folder", figures, None, lambda: []))
@@ -218,7 +222,9 @@ def _fixed_agent(path: Path) -> Contents:
     networks = {"actor": state.actor, "critic": state.critic}
     figures = {
         "environment": environment,
+        "algorithm": "ddpg",
         "precision": state.config.variant,
+        **{name: value for name, value in dataclasses.asdict(state.config).items() if name != "variant"},
         "updates": state.updates,
         "weights": sum(each.weight_N.size for each in networks.values()),
         "saturated": dict(state.saturated),

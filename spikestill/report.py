@@ -18,6 +18,7 @@ from spikestill.common import curve
 from spikestill.common.agents import agent
 from spikestill.common.artefacts import BUFFER, CORE_MAP, GAME, REPORT, SMALL_GAME, STATE, STUDENT, TEACHER
 from spikestill.common.atomic import write_text
+from spikestill.common.environment import family_of
 from spikestill.common.errors import UserError, restoring
 from spikestill.common.limits import RECIPE_BYTES
 from spikestill.common.provenance import file_sha256, git_commit, machine, versions
@@ -238,6 +239,10 @@ def _score_tiles(evaluation: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def _is_control(game: str) -> bool:
+    return bool(game) and family_of(game) in ("dm_control", "gymnasium")
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
@@ -260,9 +265,11 @@ def _scores(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     ]
     note = (
         f"Full games from no-op starts, unclipped rewards, random actions with probability "
-        f"{evaluation['epsilon']:g}, the same for all but the random player. "
-        f"Lines are 95 % bootstrap intervals of the mean."
+        f"{evaluation['epsilon']:g}, the same for all but the random player."
     )
+    if _is_control(str(evaluation.get("game", ""))):
+        note = "Whole episodes from random starts, with the mean action."
+    note += " Lines are 95 % bootstrap intervals of the mean."
     if rule := few_games(evaluation):
         note += f" So few games ({evaluation['episodes']}) give a rough figure; {rule}"
     return {"scores": table, "score_chart": score_chart(evaluation), "score_note": note}
@@ -378,7 +385,7 @@ def latency_chart(play: Mapping[str, Any]) -> str:
     """Return the histogram of sensation-to-action times with the percentiles and the deadline."""
     latency = play["latency_ms"]
     marks = [(name, latency[name]) for name in ("p50", "p99", "max") if latency.get(name)]
-    marks.append(("deadline", 1000.0 * play["frame_skip"] / 60.0))
+    marks.append(("deadline", 1000.0 * play["frame_skip"] / play.get("rate_hz", 60.0)))
     bins = play["histogram"]
     return histogram(bins["edges_ms"], bins["counts"], "milliseconds from sensation to action", marks)
 
@@ -386,11 +393,14 @@ def latency_chart(play: Mapping[str, Any]) -> str:
 def _play_note(play: Mapping[str, Any]) -> str:
     games = play.get("games", 0)
     score = f"{_count(games, 'full game')}, score {play['score']:,.4g}" if games else "an unfinished game"
-    lost = "; the emulator never waits"
+    game, frames = (
+        ("simulation", "steps") if _is_control(str(play.get("game", ""))) else ("emulator", "frames")
+    )
+    lost = f"; the {game} never waits"
     if play["lost_s"]:
         lost = f"; the machine stood still for {play['lost_s']:.1f} of the seconds, which the game did not catch up"
     return (
-        f"{play['seconds']:,.0f} seconds, {play['ticks'] / max(play['seconds'], 1e-9):.1f} emulator frames in each, "
+        f"{play['seconds']:,.0f} seconds, {play['ticks'] / max(play['seconds'], 1e-9):.1f} {game} {frames} in each, "
         f"with agent {play['agent']}: {score}. "
         f"{play['decisions']:,} decisions, {play['misses']:,} missed{lost}."
     )

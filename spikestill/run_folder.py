@@ -69,8 +69,10 @@ def game_of_file(path: Path) -> str:
         if path.suffix == ".safetensors":
             found = read_metadata(path)
             net = json.loads(found.get("net", "{}"))
+            agent = json.loads(found.get("agent", "{}"))
             environment = json.loads(found.get("config", "{}")).get("environment", {})
-            return str(net.get("game") or environment.get("game") or "")
+            control = net.get("environment") or agent.get("environment")
+            return str(net.get("game") or control or environment.get("game") or "")
         if path.suffix == ".json":
             found = document(path)
             given = found.get("provenance", {}).get("config", {}).get("environment", {})
@@ -110,13 +112,16 @@ def game_of(run_dir: Path) -> str:
                 continue  # the stage that reads it says what is wrong
             if game:
                 said.setdefault(game, path)
-        if len(said) > 1:
+        # A student of several games is of each of them.
+        whole = max(said, key=lambda game: game.count("+"), default="")
+        if any(not set(game.split("+")) <= set(whole.split("+")) for game in said):
             each = "; ".join(f"{path.name} is of {game}" for game, path in said.items())
             raise UserError(
-                f"{run_dir}: holds files of several games: {each}", "give the one that is meant by --game"
+                f"{run_dir}: holds files of several games: {each}",
+                "give the one that is meant by --game, or move what is of another away",
             )
         if said:
-            return next(iter(said))
+            return whole
     return ""
 
 

@@ -25,7 +25,8 @@ FORMS: dict[str, Form] = {
     },
     "play": {
         "agent": str, "frame_skip": int, "seconds": float, "ticks": int, "lost_s": float, "decisions": int,
-        "misses": int, "games?": int, "score?": float, "latency_ms": {"p50?": float, "p99?": float, "max?": float},
+        "misses": int, "rate_hz?": float, "games?": int, "score?": float,
+        "latency_ms": {"p50?": float, "p99?": float, "max?": float},
         "histogram": {"edges_ms": [float], "counts": [int]},
     },
 }  # fmt: skip
@@ -55,6 +56,8 @@ def check_stage(name: str, saved: Any) -> None:
             raise ValueError(
                 f"its histogram has {len(counts)} counts between {len(edges)} edges that rise from above 0"
             )
+        if not summary.get("rate_hz", 60.0) > 0:
+            raise ValueError(f"rate_hz is {summary['rate_hz']}, above 0 wanted")
         if summary["frame_skip"] < 1:
             raise ValueError(f"frame_skip is {summary['frame_skip']}, at least 1 wanted")
         for key, value in summary["latency_ms"].items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spikestill.common import artefacts
+from spikestill.common.errors import UserError
 from spikestill.common.stage import StageResult
 
 
@@ -106,7 +108,10 @@ CONTROL: dict[str, dict[str, str]] = {
 
 
 def by_environment(verb: Verb, words: Sequence[str]) -> Verb:
-    """Return the verb for the environment that the words or their recipe name; ``--algorithm`` means control."""
+    """Return the verb for the environment that the words, their recipe or else their run folder name.
+
+    ``--algorithm`` means control.
+    """
     given = {name.replace("-", "_"): value for name, value in _options(words)}
     if "config" in given:
         from spikestill.configs.loading import find_recipe, nested, read_recipe
@@ -116,6 +121,12 @@ def by_environment(verb: Verb, words: Sequence[str]) -> Verb:
         given = {"environment.game": inner.get("game", "") if isinstance(inner, Mapping) else ""} | given
         given |= {"algorithm": ""} if "algorithm" in recipe else {}
     name = str(given.get("environment.game", given.get("game", ""))).replace("-", "_")
+    if not name and given.get("run_dir"):
+        from spikestill.run_folder import game_of
+
+        # A folder of several games is told of where the options are put together.
+        with contextlib.suppress(UserError):
+            name = game_of(Path(given["run_dir"]).expanduser())
     if "algorithm" in given:
         return dataclasses.replace(verb, **CONTROL[verb.name])  # type: ignore[arg-type]
     return for_environment(verb, name) if name else verb

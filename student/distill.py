@@ -184,7 +184,7 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
         config = training.config
         provenance = training.provenance()
         if resume and training.step >= config.steps:
-            provenance = made_before(provenance, checkpoint, SCHEMA)
+            provenance = made_before(checkpoint, SCHEMA)
         sitting = Sitting(
             "distill",
             run_dir,

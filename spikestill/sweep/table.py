@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,10 @@ FIGURES: dict[str, tuple[str, ...]] = {
 """Stage to the entries of its summary that a row shows; a dot leads into a group of them."""
 MEASURES = ("evaluate.percent_of_teacher", "evaluate.percent_of_margin", "evaluate.mean", "distill.agreement")
 """Columns that are averaged over seeds; the page draws the first that there is."""
-AVERAGED = (*MEASURES, "distill.regret", "map.cores", *(f"estimate.{name}" for name in FIGURES["estimate"]))
+RETURNS = ("teach.mean_return_100", "teach.mean_return", "record.mean_return")
+AVERAGED = (
+    *MEASURES, *RETURNS, "distill.regret", "map.cores", *(f"estimate.{name}" for name in FIGURES["estimate"]),
+)  # fmt: skip
 """Figures that differ by seed, and have a mean in a cell; of the others a cell has those that are the same in all."""
 RESAMPLES = 4_000
 Row = dict[str, Any]
@@ -114,7 +118,7 @@ def cells(recipe: SweepRecipe, rows: Sequence[Row]) -> list[dict[str, Any]]:
                 cell[name] = float(np.mean(numbers))
         if done and "evaluate.mean" in cell:
             cell["evaluate.ci95"] = interval(done)
-            if all(row["teacher"] and row["teacher"] > 0 for row in done):
+            if cell.get("evaluate.percent_of_teacher") is not None:
                 cell["evaluate.percent_of_teacher_ci95"] = interval(done, shares=True)
         found.append(cell)
     return found
@@ -174,7 +178,7 @@ def write_page(
         chart=interval_chart(bars, measure.replace("_", " ")) if bars else "",
         heads=heads, rows=[[shown(row.get(head)) for head in heads] for row in tables],
         runs=[{**each, "seconds": shown(float(each["seconds"]))} for each in told.values()],
-        recipe=described(recipe),
+        recipe=json.dumps(described(recipe), indent=1),
     ))  # fmt: skip
 
 

@@ -318,7 +318,7 @@ def _run(config: TeachConfig, run_dir: Path, resumed: Path | None) -> StageResul
     training = Training(config, resumed)
     provenance = training.provenance()
     if resumed is not None and training.finished:
-        provenance = made_before(provenance, resumed, CHECKPOINT_SCHEMA)
+        provenance = made_before(resumed, CHECKPOINT_SCHEMA)
     if not resume:
         # Of a training that ended before its first checkpoint.
         shutil.rmtree(run_dir / "tensorboard", ignore_errors=True)

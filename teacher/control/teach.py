@@ -278,7 +278,7 @@ def run(config: ControlConfig, run_dir: Path, *, resume: bool = False) -> StageR
     ):
         provenance = dataclasses.replace(Provenance.of(config, config.seed), parents=trainings.parents)
         if resume and trainings.step >= config.steps:
-            provenance = made_before(provenance, checkpoint, SCHEMA)
+            provenance = made_before(checkpoint, SCHEMA)
 
         def save() -> None:
             trainings.save(checkpoint, provenance)

@@ -241,7 +241,7 @@ def test_an_ensemble_writes_the_mean_of_its_teachers_and_resumes_with_the_same_a
     assert run(again, tmp_path, resume=True).finished
     with pytest.raises(UserError, match="was written with teacher3"):
         run(dataclasses.replace(config, frames=600, ensemble=(files[1],)), tmp_path, resume=True)
-    with pytest.raises(UserError, match=r"RecordConfig.ensemble is 'b\.h5', a teacher is"):
+    with pytest.raises(UserError, match=r"ensemble is 'b\.h5', a teacher is"):
         small_config(40, ensemble=(Path("b.h5"),))
 
 

@@ -50,7 +50,7 @@ def fixed_parts():
     [
         ("config.hidden", [4096] * 500, "actor.weight_N is int32"),
         ("config.hidden", [4.0, 3], r"option hidden is \(4\.0, 3\), int wanted"),
-        ("config.variant", 3, "FixedPointConfig.variant is 3; known"),
+        ("config.variant", 3, "variant is 3; known"),
         ("config.noise", "nan", "option noise is nan"),
         ("observation_size", 2**40, r"observation_size is 1099511627776, a whole number 1\.\.65536 wanted"),
         ("action_size", -1, r"action_size is -1, a whole number 1\.\.65536 wanted"),

@@ -44,7 +44,7 @@ def test_teacher_and_chance_are_measured_the_same_way(tmp_path: Path, breakout: 
     assert summary["random"]["returns"] != summary["returns"]
     assert summary["mean"] == pytest.approx(sum(summary["returns"]) / 3)
     assert summary["ci95"][0] <= summary["mean"] <= summary["ci95"][1]
-    assert summary["percent_of_teacher"] in (100.0, None)
+    assert "percent_of_teacher" not in summary  # of itself
     assert (summary["sticky_probability"], summary["sticky"]["sticky_probability"]) == (0.0, 0.25)
     assert summary["sticky"]["random"] != summary["random"]
     assert set(summary["provenance"]["parents"]) == {"teacher"}
@@ -106,7 +106,7 @@ def test_the_teacher_to_compare_with_is_opened_before_the_agent_plays(
 
 
 def test_impossible_options_are_refused() -> None:
-    with pytest.raises(UserError, match=r"EvaluateConfig\.episodes is 0"):
+    with pytest.raises(UserError, match=r"^episodes is 0"):
         EvaluateConfig(episodes=0)
-    with pytest.raises(UserError, match=r"EvaluateConfig\.num_envs is 0"):
+    with pytest.raises(UserError, match=r"^num_envs is 0"):
         EvaluateConfig(num_envs=0)

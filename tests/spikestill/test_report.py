@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from spikestill import report
 from spikestill.common.provenance import file_sha256
 from spikestill.report import _play_note, _scores, _tiles, _verify_note, learning_curve, of_others
 
@@ -23,6 +24,16 @@ def test_a_game_that_stood_still_is_told():
     assert "14.5 emulator frames in each" in note
     assert "stood still for 6.1 of the seconds" in note
     assert "never waits" not in note
+
+
+@pytest.mark.parametrize(("told", "deadline"), [({}, 1000 / 15), ({"rate_hz": 125.0, "frame_skip": 1}, 8.0)])
+def test_a_deadline_is_that_of_the_game(told, deadline, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(report, "histogram", lambda edges, counts, label, marks: drawn.append(dict(marks)))
+    report.latency_chart(
+        {**PLAY, "frame_skip": 4, "histogram": {"edges_ms": [1.0, 2.0], "counts": [1]}, **told}
+    )
+    assert drawn[0]["deadline"] == deadline
 
 
 @pytest.mark.parametrize(

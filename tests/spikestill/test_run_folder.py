@@ -12,6 +12,7 @@ import yaml
 
 from spikestill import cli
 from spikestill.common.errors import UserError
+from spikestill.common.legal import LegalActions
 from spikestill.common.provenance import Provenance
 from spikestill.common.zoo import zoo_path
 from spikestill.run_folder import game_of
@@ -53,6 +54,20 @@ def test_files_of_two_games_are_named(breakout: Path) -> None:
         UserError, match=r"student\.safetensors is of breakout; play\.json is of pong.*--game"
     ):
         game_of(breakout)
+
+
+def test_a_student_of_several_games_and_a_score_in_one_of_them_are_of_one_folder(
+    breakout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net, provenance = integer_net.load(breakout / "student.safetensors")
+    legal = tuple(LegalActions(game, (0, 1)) for game in ("freeway", "pong"))
+    joint = dataclasses.replace(net, game="freeway+pong", legal=legal)
+    integer_net.save(joint, breakout / "student.safetensors", provenance)
+    (breakout / "play.json").write_text(json.dumps({"game": "pong"}))
+    assert game_of(breakout) == "freeway+pong"
+    (breakout / "play.json").write_text(json.dumps({"game": "breakout"}))
+    assert cli.main(["inspect", str(breakout), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["game"] == "freeway+pong, breakout"
 
 
 def test_a_folder_is_inspected(breakout: Path, capsys: pytest.CaptureFixture[str]) -> None:

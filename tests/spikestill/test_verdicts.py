@@ -116,6 +116,11 @@ def test_a_teacher_is_not_set_beside_itself() -> None:
     assert len(verdict("evaluate", SCORED | itself)) == len(verdict("evaluate", SCORED))
 
 
+def test_random_play_is_not_set_beside_itself() -> None:
+    itself = {"agent": "random", "random": CHANCE, "teacher": CHANCE, "percent_of_margin": 0.0}
+    assert verdict("evaluate", SCORED | itself)[1:] == ["The teacher scores 150."]
+
+
 def test_one_game_has_no_interval() -> None:
     words = verdict("evaluate", SCORED | {"episodes": 1, "ci95": (400.0, 400.0), "random": CHANCE})
     assert words[0] == "Space Invaders, agent student: 400 in 1 game."

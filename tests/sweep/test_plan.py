@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,31 @@ def test_a_cells_share_of_its_teacher_is_of_each_seeds_own_teacher(tmp_path):
     low, high = cell["evaluate.percent_of_teacher_ci95"]
     assert 80 <= low < 90 < high <= 100
     assert cell["evaluate.ci95"][1] > 15
+
+
+def test_a_list_is_one_change(tmp_path):
+    text = "stages: [teach, evaluate]\ngame: hopper\noptions: {teach: {algorithm: ddpg}}\n"
+    [trial], _ = plan(recipe(tmp_path, text, ("teach.hidden=16", "8", "seeds=1")))
+    assert trial.runs["teach"][0].options["hidden"] == "16,8"
+
+
+def test_a_teacher_is_charted_by_its_score_and_its_trainings_are_averaged(tmp_path):
+    rows = [
+        {
+            "values": {"seed": seed}, "game": "hopper", "state": "finished", "teacher": 10.0, "returns": [9.0, 11.0],
+            "runs": [], "figures": {"evaluate.mean": 10.0, "teach.mean_return": 4.0 + seed},
+        }
+        for seed in range(2)
+    ]  # fmt: skip
+    found = recipe(tmp_path, changes=("seeds=2",))
+    (cell,) = table.cells(found, rows)
+    assert cell["teach.mean_return"] == 4.5
+    assert "evaluate.percent_of_teacher_ci95" not in cell
+    path, summary = tmp_path / "sweep.html", {"trials": 2, "done": 2, "stage_runs": 2, "began_again": 0}
+    table.write_page(path, dataclasses.replace(found, about="teachers' scores"), [cell], [], summary)
+    page = path.read_text()
+    assert "<h2>Evaluate: mean</h2>" in page
+    assert "u0027" not in page
 
 
 def test_a_cell_of_several_seeds_has_their_cores_and_spikes_and_counts_what_they_share_once(tmp_path):

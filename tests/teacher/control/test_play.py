@@ -14,6 +14,7 @@ from spikestill.common.provenance import file_sha256
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.play import PlayConfig
 from spikestill.dataset.format import BufferFile
+from spikestill.run_folder import game_of
 from spikestill.runtime.agents import agent_files, open_agent
 from spikestill.runtime.clock import MonotonicClock
 from spikestill.runtime.crew import make_sessions, opened, scene_of
@@ -133,8 +134,21 @@ def test_every_command_takes_the_agent_that_teach_left(folder, request, capsys):
     assert played["rate_hz"] == 50.0
     assert played["decisions"] > 0
     assert told("record", "reacher_easy", "--frames", "100", "--num_envs", "2")["finished"]
+    # The folder knows its task: the options are those of control.
+    assert told("evaluate", "--episodes", "1")["usual_episodes"] == 10
+    assert told("play", "--seconds", "0.2", "--view", "none")["rate_hz"] == 50.0
+    assert main(["report", str(taught)]) == 0
+    page = (taught / "report.html").read_text()
+    assert "from random starts, with the mean action" in page
+    assert "simulation steps in each" in page
+    assert "no-op" not in page
+    capsys.readouterr()
     assert main(["inspect", str(taught / "teacher.safetensors"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["environment"] == "reacher_easy"
+    contents = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert contents["environment"] == game_of(taught) == "reacher_easy"
+    assert contents.get("headroom") == (0 if folder == "fixed" else None)
+    assert main(["teach", "pong", "--run_dir", str(taught), "--resume"]) == 2
+    assert "has files of reacher_easy, and a teacher of pong is asked for" in capsys.readouterr().err
     assert main(["inspect", str(taught / teach.CHECKPOINT), "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["step"] == 200
     assert main(["evaluate", "hopper", "--teacher", str(taught / "teacher.safetensors")]) == 1

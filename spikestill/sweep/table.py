@@ -105,6 +105,8 @@ def cells(recipe: SweepRecipe, rows: Sequence[Row]) -> list[dict[str, Any]]:
             "game": own[0]["game"], "seeds": len(own), "done": len(done),
             "hours": round(sum(seconds.values()) / 3600, 3),
         }  # fmt: skip
+        if failed := sum(row["state"] == FAILED for row in own):
+            cell["failed"] = failed
         for name in sorted({name for row in done for name in row["figures"]}):
             values = [row["figures"].get(name) for row in done]
             numbers = [

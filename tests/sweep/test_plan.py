@@ -134,7 +134,9 @@ def test_a_teacher_is_charted_by_its_score_and_its_trainings_are_averaged(tmp_pa
         for seed in range(2)
     ]  # fmt: skip
     found = recipe(tmp_path, changes=("seeds=2",))
-    (cell,) = table.cells(found, rows)
+    diverged = rows[0] | {"values": {"teach.precision": "fp16"}, "state": "failed", "figures": {}}
+    cell, failed = table.cells(found, [*rows, diverged])
+    assert (failed["done"], failed["failed"], "failed" in cell) == (0, 1, False)
     assert cell["teach.mean_return"] == 4.5
     assert "evaluate.percent_of_teacher_ci95" not in cell
     path, summary = tmp_path / "sweep.html", {"trials": 2, "done": 2, "stage_runs": 2, "began_again": 0}

@@ -301,7 +301,11 @@ def _run_dir(verb: Verb, arguments: Arguments) -> Path:
     if "run_dir" in arguments.common:
         if not arguments.common["run_dir"]:
             raise UserError("--run_dir is empty", "give a folder; . is the one that you are in")
-        run_dir = Path(arguments.common["run_dir"]).expanduser()
+        try:
+            run_dir = Path(arguments.common["run_dir"]).expanduser()
+        except RuntimeError as error:
+            given = arguments.common["run_dir"]
+            raise UserError(f"--run_dir {given}: no such user's home is known", "give it in full") from error
         if run_dir.exists() and not run_dir.is_dir():
             raise UserError(f"--run_dir {run_dir} is a file, a folder is wanted", "give the name of a folder")
         return run_dir

@@ -124,8 +124,8 @@ def by_environment(verb: Verb, words: Sequence[str]) -> Verb:
     if not name and given.get("run_dir"):
         from spikestill.run_folder import game_of
 
-        # A folder of several games is told of where the options are put together.
-        with contextlib.suppress(UserError):
+        # What is wrong with the folder is told where the options are put together.
+        with contextlib.suppress(UserError, OSError, RuntimeError):
             name = game_of(Path(given["run_dir"]).expanduser())
     if "algorithm" in given:
         return dataclasses.replace(verb, **CONTROL[verb.name])  # type: ignore[arg-type]

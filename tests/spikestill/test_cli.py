@@ -160,6 +160,10 @@ def test_every_shipped_recipe_is_valid(recipe: Path, capsys: pytest.CaptureFixtu
         (["run", "--config", "nowhere.yaml"], "nowhere.yaml: no such recipe"),
         (["run", "--record.environment.game", "qbert"], "record.environment is"),
         (["inspect"], "inspect needs PATH"),
+        (
+            ["evaluate", "--run_dir", "~nobody_there/x"],
+            "--run_dir ~nobody_there/x: no such user's home is known",
+        ),
         (["teach", "--steps", "many"], "--steps is 'many', int 1..1e9 wanted"),
     ],
 )

@@ -343,6 +343,11 @@ def family_of(name: str) -> str:
     return _family_names()[name].spec(name).family if name in _family_names() else ""
 
 
+def is_control(name: str) -> bool:
+    """Return whether the actions of the environment ``name`` are numbers."""
+    return bool(name) and family_of(name) in ("dm_control", "gymnasium")
+
+
 @functools.cache
 def environment(name: str) -> EnvironmentSpec:
     """Return the environment called ``name``.

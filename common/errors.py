@@ -27,7 +27,9 @@ class UserError(ValueError):
         self.what = what
         self.remedy = remedy
         mark = "?" if (remedy or "").startswith("did you mean") else "."
-        super().__init__(f"{what}. {remedy[0].upper()}{remedy[1:]}{mark}" if remedy else what)
+        super().__init__(
+            f"{what.removesuffix('.')}. {remedy[0].upper()}{remedy[1:]}{mark}" if remedy else what
+        )
 
 
 @contextlib.contextmanager

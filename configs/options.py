@@ -104,7 +104,6 @@ def check_value(name: str, value: Any, annotation: Any) -> None:
     Raises:
         UserError: it is in none of them; ``name`` is the option.
     """
-    option = name.rpartition(".")[2]
     refusal: UserError | None = None
     for member in members(annotation):
         if member is type(None):
@@ -119,11 +118,11 @@ def check_value(name: str, value: Any, annotation: Any) -> None:
             and not isinstance(value, numbers.Integral)
         ):
             refusal = UserError(
-                f"{name} is {value!r}, {type_name(member)} wanted", f"give --{option} a whole number"
+                f"{name} is {value!r}, {type_name(member)} wanted", f"give --{name} a whole number"
             )
         elif isinstance(rule, Range) and value not in rule:
             refusal = UserError(
-                f"{name} is {value!r}, its range is {rule}", f"give --{option} a value in that range"
+                f"{name} is {value!r}, its range is {rule}", f"give --{name} a value in that range"
             )
         elif known is not None and (strange := _strangers(value, rule, known)):
             refusal = not_among(name, strange[0], known)

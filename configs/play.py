@@ -74,12 +74,12 @@ class PlayConfig(Options):
     def _check(self) -> None:
         if len(self.agents) > MOST_AGENTS:
             raise UserError(
-                f"PlayConfig.agent names {len(self.agents)} agents, {MOST_AGENTS} is the most",
+                f"agent names {len(self.agents)} agents, {MOST_AGENTS} is the most",
                 "leave some out",
             )
         if self.record is not None and Path(self.record).suffix.lower() not in (".mp4", ".gif"):
             raise UserError(
-                f"PlayConfig.record is {str(self.record)!r}, only .mp4 and .gif are written",
+                f"record is {str(self.record)!r}, only .mp4 and .gif are written",
                 "give a name.mp4",
             )
 

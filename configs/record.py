@@ -50,13 +50,13 @@ class RecordConfig(Options):
     def _check(self) -> None:
         if self.epsilon_high is not None and self.epsilon < 1e-4:
             raise UserError(
-                f"RecordConfig.epsilon is {self.epsilon}, its range is 0.0001..1 with epsilon_high",
+                f"epsilon is {self.epsilon}, its range is 0.0001..1 with epsilon_high",
                 "give --epsilon 1e-4 or more",
             )
         given = [("teacher", self.teacher), *(("ensemble", path) for path in self.ensemble)]
         for option, path in given:
             if path is not None and Path(path).suffix != ".safetensors":
                 raise UserError(
-                    f"RecordConfig.{option} is {str(path)!r}, a teacher is a .safetensors file",
+                    f"{option} is {str(path)!r}, a teacher is a .safetensors file",
                     "give a teacher that `spikestill teach` wrote",
                 )

@@ -133,9 +133,7 @@ def _run(verb: Verb, config: Any, run_dir: Path, arguments: Arguments, debug: bo
         print("stopped before the end", file=sys.stderr)
         return INTERRUPTED
     word = arguments.own.get(verb.positional, "")
-    again = " ".join(
-        ["spikestill", verb.name, *([shlex.quote(word)] * bool(word)), "--run_dir", shlex.quote(str(run_dir))]
-    )
+    again = shlex.join(["spikestill", verb.name, *([word] if word else []), "--run_dir", str(run_dir)])
     again += " --resume and the same options" if verb.resumable else " and the same options"
     print(f"stopped before the end; go on with: {again}", file=sys.stderr)
     return INTERRUPTED
@@ -466,8 +464,10 @@ def _failed(error: Exception, debug: bool) -> int:
     text = " ".join(str(error).split())
     if isinstance(error, OSError) and not isinstance(error, UserError):
         name = f"{error.filename}: " if error.filename else ""
-        text = f"{name}{error.strerror or text}. Check that the path exists and that you may use it."
+        remedy = "check that the path exists and that you may use it"
+        text = str(UserError(f"{name}{error.strerror or text}", remedy))
     elif not isinstance(error, UserError):
-        text = f"unexpected {type(error).__name__}: {text}. Run again with --debug for the traceback."
+        what = f"unexpected {type(error).__name__}: {text}"
+        text = str(UserError(what, "run again with --debug for the traceback"))
     print(f"spikestill: {printable(text)}", file=sys.stderr)
     return FAILED

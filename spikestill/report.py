@@ -17,8 +17,9 @@ from spikestill.charts import histogram, interval_chart, line_chart, png_uri
 from spikestill.common import curve
 from spikestill.common.agents import agent
 from spikestill.common.artefacts import BUFFER, CORE_MAP, GAME, REPORT, SMALL_GAME, STATE, STUDENT, TEACHER
+from spikestill.common.atari import FRAME_RATE_HZ
 from spikestill.common.atomic import write_text
-from spikestill.common.environment import family_of
+from spikestill.common.environment import is_control
 from spikestill.common.errors import UserError, restoring
 from spikestill.common.limits import RECIPE_BYTES
 from spikestill.common.provenance import file_sha256, git_commit, machine, versions
@@ -239,10 +240,6 @@ def _score_tiles(evaluation: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _is_control(game: str) -> bool:
-    return bool(game) and family_of(game) in ("dm_control", "gymnasium")
-
-
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
@@ -267,7 +264,7 @@ def _scores(evaluation: Mapping[str, Any]) -> dict[str, Any]:
         f"Full games from no-op starts, unclipped rewards, random actions with probability "
         f"{evaluation['epsilon']:g}, the same for all but the random player."
     )
-    if _is_control(str(evaluation.get("game", ""))):
+    if is_control(str(evaluation.get("game", ""))):
         note = "Whole episodes from random starts, with the mean action."
     note += " Lines are 95 % bootstrap intervals of the mean."
     if rule := few_games(evaluation):
@@ -385,7 +382,7 @@ def latency_chart(play: Mapping[str, Any]) -> str:
     """Return the histogram of sensation-to-action times with the percentiles and the deadline."""
     latency = play["latency_ms"]
     marks = [(name, latency[name]) for name in ("p50", "p99", "max") if latency.get(name)]
-    marks.append(("deadline", 1000.0 * play["frame_skip"] / play.get("rate_hz", 60.0)))
+    marks.append(("deadline", 1000.0 * play["frame_skip"] / (play.get("rate_hz") or FRAME_RATE_HZ)))
     bins = play["histogram"]
     return histogram(bins["edges_ms"], bins["counts"], "milliseconds from sensation to action", marks)
 
@@ -394,7 +391,7 @@ def _play_note(play: Mapping[str, Any]) -> str:
     games = play.get("games", 0)
     score = f"{_count(games, 'full game')}, score {play['score']:,.4g}" if games else "an unfinished game"
     game, frames = (
-        ("simulation", "steps") if _is_control(str(play.get("game", ""))) else ("emulator", "frames")
+        ("simulation", "steps") if is_control(str(play.get("game", ""))) else ("emulator", "frames")
     )
     lost = f"; the {game} never waits"
     if play["lost_s"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,8 +64,16 @@ def game_of_file(path: Path) -> str:
     """Return the game that an artefact says it is of, '' where it does not say.
 
     Raises:
+        OSError: there is no such file.
         UserError: the file is damaged.
     """
+    status = path.stat()
+    return _game_said(path, status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=64)
+def _game_said(path: Path, *version: int) -> str:
+    """Return the game that this version of a file says: a core map or a buffer is unpacked and hashed for it."""
     try:
         if path.suffix == ".safetensors":
             found = read_metadata(path)

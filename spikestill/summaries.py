@@ -56,7 +56,7 @@ def check_stage(name: str, saved: Any) -> None:
             raise ValueError(
                 f"its histogram has {len(counts)} counts between {len(edges)} edges that rise from above 0"
             )
-        if not summary.get("rate_hz", 60.0) > 0:
+        if summary.get("rate_hz") is not None and summary["rate_hz"] <= 0:
             raise ValueError(f"rate_hz is {summary['rate_hz']}, above 0 wanted")
         if summary["frame_skip"] < 1:
             raise ValueError(f"frame_skip is {summary['frame_skip']}, at least 1 wanted")

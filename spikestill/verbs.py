@@ -120,6 +120,8 @@ def by_environment(verb: Verb, words: Sequence[str]) -> Verb:
         inner = recipe.get("environment")
         given = {"environment.game": inner.get("game", "") if isinstance(inner, Mapping) else ""} | given
         given |= {"algorithm": ""} if "algorithm" in recipe else {}
+    if "algorithm" in given:
+        return dataclasses.replace(verb, **CONTROL[verb.name])  # type: ignore[arg-type]
     name = str(given.get("environment.game", given.get("game", ""))).replace("-", "_")
     if not name and given.get("run_dir"):
         from spikestill.run_folder import game_of
@@ -127,17 +129,14 @@ def by_environment(verb: Verb, words: Sequence[str]) -> Verb:
         # What is wrong with the folder is told where the options are put together.
         with contextlib.suppress(UserError, OSError, RuntimeError):
             name = game_of(Path(given["run_dir"]).expanduser())
-    if "algorithm" in given:
-        return dataclasses.replace(verb, **CONTROL[verb.name])  # type: ignore[arg-type]
-    return for_environment(verb, name) if name else verb
+    return for_environment(verb, name)
 
 
 def for_environment(verb: Verb, name: str) -> Verb:
     """Return the verb as it is for the environment called ``name``: with its own options where actions are numbers."""
-    from spikestill.common.environment import family_of
+    from spikestill.common.environment import is_control
 
-    control = family_of(name) in ("dm_control", "gymnasium")
-    return dataclasses.replace(verb, **CONTROL.get(verb.name, {})) if control else verb  # type: ignore[arg-type]
+    return dataclasses.replace(verb, **CONTROL.get(verb.name, {})) if is_control(name) else verb  # type: ignore[arg-type]
 
 
 def _options(words: Sequence[str]) -> list[tuple[str, str]]:

@@ -257,15 +257,16 @@ def _scored(found: Summary, who: str) -> Iterator[str]:
             f"{who}: {found['mean']:,.4g} on average over {count(found['episodes'], 'game')} "
             f"(95 % interval {low:,.4g} to {high:,.4g})."
         )
-    chance, teacher = found.get("random"), found.get("teacher")
-    if found.get("agent") == "random":
-        chance = None
+    # Nothing is set beside itself.
+    chance, teacher = (
+        found.get(name) if name != found.get("agent") else None for name in ("random", "teacher")
+    )
     if chance is not None and found["mean"] <= chance["ci95"][1]:
         yield f"That is no better than random play, which scores {chance['mean']:,.4g}."
     elif chance is not None:
         yield f"Random play scores {chance['mean']:,.4g}."
-    if teacher is not None and found.get("agent") != "teacher":
-        share = None if found.get("agent") == "random" else found.get("percent_of_margin")
+    if teacher is not None:
+        share = None if chance is None else found.get("percent_of_margin")
         part = (
             "" if share is None else f" The agent has {share:.1f} % of the teacher's margin over random play."
         )

@@ -95,7 +95,7 @@ def run(config: SweepConfig, run_dir: Path, *, resume: bool = False) -> StageRes
     if failed:
         key, first = next(iter(failed.items()))
         raise UserError(
-            f"{len(failed)} of {len(runs)} stage runs failed; {runs[key].name}: {first['error'].rstrip('.')}",
+            f"{len(failed)} of {len(runs)} stage runs failed; {runs[key].name}: {first['error']}",
             f"see {root / PAGE} and the log beside each, mend it, and run the same command again",
         )
     return StageResult(root / SWEEP, summary, finished=len(found.outcomes) == len(runs) == summary["done"])

@@ -31,9 +31,9 @@ FIGURES: dict[str, tuple[str, ...]] = {
 """Stage to the entries of its summary that a row shows; a dot leads into a group of them."""
 MEASURES = ("evaluate.percent_of_teacher", "evaluate.percent_of_margin", "evaluate.mean", "distill.agreement")
 """Columns that are averaged over seeds; the page draws the first that there is."""
-RETURNS = ("teach.mean_return_100", "teach.mean_return", "record.mean_return")
 AVERAGED = (
-    *MEASURES, *RETURNS, "distill.regret", "map.cores", *(f"estimate.{name}" for name in FIGURES["estimate"]),
+    *MEASURES, "record.mean_return", "distill.regret", "map.cores",
+    *(f"{stage}.{name}" for stage in ("teach", "estimate") for name in FIGURES[stage]),
 )  # fmt: skip
 """Figures that differ by seed, and have a mean in a cell; of the others a cell has those that are the same in all."""
 RESAMPLES = 4_000

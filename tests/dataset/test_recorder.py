@@ -189,7 +189,7 @@ def test_zoo_without_a_teacher_says_so(tmp_path, monkeypatch):
     [("frames", 0), ("epsilon", 1.5), ("num_envs", 0), ("flush_every", 0), ("compression", 0), ("seed", -1)],
 )
 def test_option_out_of_range_is_named(option, value):
-    with pytest.raises(UserError, match=rf"{option} is {value}, its range is"):
+    with pytest.raises(UserError, match=rf"^{option} is {value}, its range is"):
         RecordConfig(**{option: value})
 
 
@@ -241,7 +241,7 @@ def test_an_ensemble_writes_the_mean_of_its_teachers_and_resumes_with_the_same_a
     assert run(again, tmp_path, resume=True).finished
     with pytest.raises(UserError, match="was written with teacher3"):
         run(dataclasses.replace(config, frames=600, ensemble=(files[1],)), tmp_path, resume=True)
-    with pytest.raises(UserError, match=r"ensemble is 'b\.h5', a teacher is"):
+    with pytest.raises(UserError, match=r"^ensemble is 'b\.h5', a teacher is"):
         small_config(40, ensemble=(Path("b.h5"),))
 
 

@@ -275,7 +275,7 @@ def test_a_student_of_another_input_shape_cannot_read_a_buffer(tmp_path: Path) -
     ("field", "value"), [("frames", 0), ("naive_frames", -1), ("stock_synapses", 0), ("seed", -1)]
 )
 def test_options_out_of_range_are_refused(field: str, value: int) -> None:
-    with pytest.raises(UserError, match=f"{field} is {value}, its range is"):
+    with pytest.raises(UserError, match=f"^{field} is {value}, its range is"):
         VerifyConfig(**{field: value})
 
 

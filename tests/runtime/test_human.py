@@ -58,7 +58,7 @@ def test_without_a_keyboard_nobody_plays_and_no_score_is_measured(monkeypatch: p
     with pytest.raises(UserError, match=r"agent human needs a keyboard.*[Pp]lay in a terminal"):
         check_person(PlayConfig(agent="cores,human"))
     check_person(PlayConfig(agent="human", serve=True))
-    with pytest.raises(UserError, match=r"agent is 'human'"):
+    with pytest.raises(UserError, match=r"^agent is 'human'"):
         EvaluateConfig(agent="human")
     assert isinstance(make_human({}, environment("breakout")), HumanPolicy)
 

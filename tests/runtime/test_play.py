@@ -237,10 +237,10 @@ def test_half_blocks_write_colours_only_where_they_change() -> None:
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"seconds": 0.0}, r"seconds is 0\.0, its range is"),
-        ({"episodes": 0}, r"episodes is 0"),
-        ({"epsilon": 1.5}, r"epsilon is 1\.5, its range is 0\.\.1"),
-        ({"seed": -1}, r"seed is -1"),
+        ({"seconds": 0.0}, r"^seconds is 0\.0, its range is"),
+        ({"episodes": 0}, r"^episodes is 0"),
+        ({"epsilon": 1.5}, r"^epsilon is 1\.5, its range is 0\.\.1"),
+        ({"seed": -1}, r"^seed is -1"),
         ({"record": Path("game.avi")}, r"'game\.avi', only \.mp4 and \.gif are written"),
     ],
 )

@@ -100,5 +100,5 @@ def test_an_installed_package_adds_agents_and_replaces_none_of_ours(
 
 @pytest.mark.parametrize("config", [PlayConfig, EvaluateConfig])
 def test_options_refuse_an_unknown_agent_and_name_the_nearest(config: type) -> None:
-    with pytest.raises(UserError, match=r"agent is 'coers'; known: cores.*[Dd]id you mean 'cores'"):
+    with pytest.raises(UserError, match=r"^agent is 'coers'; known: cores.*[Dd]id you mean 'cores'"):
         config(agent="coers")

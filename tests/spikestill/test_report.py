@@ -26,7 +26,10 @@ def test_a_game_that_stood_still_is_told():
     assert "never waits" not in note
 
 
-@pytest.mark.parametrize(("told", "deadline"), [({}, 1000 / 15), ({"rate_hz": 125.0, "frame_skip": 1}, 8.0)])
+@pytest.mark.parametrize(
+    ("told", "deadline"),
+    [({}, 1000 / 15), ({"rate_hz": None}, 1000 / 15), ({"rate_hz": 125.0, "frame_skip": 1}, 8.0)],
+)
 def test_a_deadline_is_that_of_the_game(told, deadline, monkeypatch):
     drawn = []
     monkeypatch.setattr(report, "histogram", lambda edges, counts, label, marks: drawn.append(dict(marks)))

@@ -328,7 +328,7 @@ def test_schedules():
 
 
 def test_options_out_of_range_are_named():
-    with pytest.raises(UserError, match=r"discount is 1.5, its range is 0..1"):
+    with pytest.raises(UserError, match=r"^discount is 1.5, its range is 0..1"):
         TeachConfig(discount=1.5)
     with pytest.raises(UserError, match="update_period 12 neither divides num_envs 32"):
         TeachConfig(update_period=12)

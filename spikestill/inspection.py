@@ -219,6 +219,7 @@ def _fixed_agent(path: Path) -> Contents:
     from spikestill.teacher.control.fixed_file import read
 
     state, environment, provenance = read(path)
+    formats = state.formats
     networks = {"actor": state.actor, "critic": state.critic}
     figures = {
         "environment": environment,
@@ -227,13 +228,14 @@ def _fixed_agent(path: Path) -> Contents:
         **{name: value for name, value in dataclasses.asdict(state.config).items() if name != "variant"},
         "updates": state.updates,
         "weights": sum(each.weight_N.size for each in networks.values()),
+        "weight_format": f"Q({formats.bits}, {formats.weight})",
         "saturated": dict(state.saturated),
         "tensors": [
             {
                 "tensor": name,
                 "shape": list(each.weight_N.shape),
-                "min": int(each.weight_N.min()),
-                "max": int(each.weight_N.max()),
+                "min": float(each.weight_N.min() * 2.0**-formats.weight),
+                "max": float(each.weight_N.max() * 2.0**-formats.weight),
             }
             for name, each in networks.items()
         ],

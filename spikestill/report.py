@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import platform
 import time
 from collections.abc import Mapping
@@ -13,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from spikestill.charts import histogram, interval_chart, line_chart, png_uri
-from spikestill.common import curve
+from spikestill.charts import histogram, interval_chart, png_uri
 from spikestill.common.agents import agent
 from spikestill.common.artefacts import BUFFER, CORE_MAP, GAME, REPORT, SMALL_GAME, STATE, STUDENT, TEACHER
 from spikestill.common.atari import FRAME_RATE_HZ
@@ -25,6 +23,7 @@ from spikestill.common.limits import RECIPE_BYTES
 from spikestill.common.provenance import file_sha256, git_commit, machine, versions
 from spikestill.common.stage import StageResult
 from spikestill.configs.pipeline import ReportConfig
+from spikestill.curve_charts import REMEDY, distilling, teaching
 from spikestill.run_folder import document, entries, game_of, stages_done
 from spikestill.summaries import check_stage
 from spikestill.verdicts import few_games, shortened
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
 MAX_VIDEO_BYTES = 8 << 20
 STRIP_FRAMES = 6
 CANDIDATES = 400
-METRICS = "distill.jsonl"
-REMEDY = "make it again, or move it away"
+TAUGHT, METRICS = "teach.jsonl", "distill.jsonl"
 GIVEN = {"teacher": TEACHER, "student": STUDENT, "core_map": CORE_MAP}
 """Role of a file that a stage is given, by which its provenance names it, to its name in a run folder."""
 Stages = Mapping[str, Mapping[str, Any]]
@@ -53,7 +51,8 @@ def run(config: ReportConfig, run_dir: Path, *, resume: bool = False) -> StageRe
         raise UserError(f"{folder}: no such folder", "give the folder of a run")
     files = [entry.file for entry in entries(folder)]
     stages = stages_done(folder)
-    if not stages:
+    shown = [*(["teach"] if teaching(folder / TAUGHT) else []), *stages]
+    if not shown:
         raise UserError(
             f"{folder}: holds {', '.join(files)}, and a report is of what was made with it",
             "go on with `spikestill record`, or look at a file with `spikestill inspect`",
@@ -63,7 +62,7 @@ def run(config: ReportConfig, run_dir: Path, *, resume: bool = False) -> StageRe
     warnings = write_report(folder, stages, teacher if teacher.is_file() else None, path)
     found: dict[str, Any] = {
         "game": game_of(folder) or "unknown",
-        "stages": list(stages),
+        "stages": shown,
         "report": str(path.resolve()),
     }
     if warnings:
@@ -114,7 +113,9 @@ def write_report(run_dir: Path, state: Stages, teacher: Path | None, path: Path)
         **(_scores(summaries["evaluate"]) if "evaluate" in state else {"scores": []}),
         held_out=held_out,
         shortened=shortened(summaries.get("distill", {})),
-        curve_charts=learning_curve(run_dir / METRICS, held_out=held_out),
+        teach_charts=teaching(run_dir / TAUGHT),
+        control=is_control(game),
+        curve_charts=distilling(run_dir / METRICS, held_out=held_out),
         logged=(run_dir / METRICS).is_file(),
         strip=strip,
         strip_agreement=agreement,
@@ -289,46 +290,6 @@ def _measured(evaluation: Mapping[str, Any]) -> tuple[Stages, list[tuple[str, fl
 def score_chart(evaluation: Mapping[str, Any]) -> str:
     """Return the means of those that ``evaluate`` scored, with their intervals."""
     return interval_chart(_measured(evaluation)[1], "score of a game")
-
-
-def learning_curve(path: Path, *, held_out: bool = True) -> list[str]:
-    """Return charts of agreement and loss from the lines of ``distill.jsonl``, none where it has none.
-
-    Args:
-        path: the file.
-        held_out: what was validated was kept from the training; else it is of the training's own frames.
-    """
-    if not path.is_file():
-        return []
-    with restoring(path, REMEDY):
-        return _curves(path, held_out)
-
-
-def _curves(path: Path, held_out: bool) -> list[str]:
-    names = ("samples", "agreement", "loss", "validation_agreement", "validation_loss", "own_agreement")
-    found: dict[str, list[float]] = {name: [] for name in names}
-    for line in curve.lines(path):
-        values = json.loads(line)
-        for name in names:
-            found[name].append(float(values[name] if name in names[:3] else values.get(name, np.nan)))
-    x = found["samples"]
-    if not x:
-        return []
-    if not all(np.isfinite(found[name]).all() for name in names[:3]):
-        raise ValueError("a line of it has a number that is not finite")
-    charts = []
-    for key, label, percent in (("agreement", "agreement with the teacher", True), ("loss", "loss", False)):
-        series = [("training batches", x, found[key])]
-        validated = found[f"validation_{key}"]
-        if np.isfinite(validated).any():
-            frames = "held out" if held_out else "frames of the training"
-            series.append((f"{frames}, integer network", x, validated))
-        own = np.isfinite(found["own_agreement"])
-        if key == "agreement" and own.any():
-            told = [list(np.array(values)[own]) for values in (x, found["own_agreement"])]
-            series.append(("states of its own play, integer network", told[0], told[1]))
-        charts.append(line_chart(series, "frames trained on", label, percent=percent))
-    return charts
 
 
 def frame_strip(run_dir: Path) -> tuple[list[dict[str, Any]], str]:

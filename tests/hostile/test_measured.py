@@ -25,11 +25,11 @@ from spikestill.configs.importing import ImportConfig
 from spikestill.configs.loading import read_recipe
 from spikestill.configs.pipeline import InspectConfig, ReportConfig
 from spikestill.configs.sweep import load_sweep
+from spikestill.curve_charts import distilling
 from spikestill.dataset.format import texts_sha256
 from spikestill.dataset.journal import CHECKSUM, HEAD, MAGIC, journal_path
 from spikestill.inspection import run as inspect
 from spikestill.pipeline import State
-from spikestill.report import learning_curve
 from spikestill.report import run as report
 from spikestill.student.integer_net import IntegerLayer, IntegerNet, save
 from spikestill.sweep.worker import read_outcome
@@ -237,7 +237,7 @@ def curve_of_one_line(folder: Path, _: Copied) -> Callable[[], object]:
     path = folder / "distill.jsonl"
     line = b'{"samples": 8, "agreement": 0.5, "loss": 0.1}\n'
     path.write_bytes(line + b'{"samples": [' + b"[]," * (64 * MIB // 3) + b"[]]}\n")
-    return lambda: learning_curve(path)
+    return lambda: distilling(path)
 
 
 # --- HDF5

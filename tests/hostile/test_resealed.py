@@ -21,6 +21,7 @@ from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.fixed_point import FixedPointConfig
 from spikestill.configs.pipeline import InspectConfig, ReportConfig
 from spikestill.configs.play import ReplayConfig
+from spikestill.curve_charts import distilling, teaching
 from spikestill.inspection import run as inspect
 from spikestill.pipeline import State
 from spikestill.report import run as report
@@ -336,14 +337,25 @@ def test_a_report_trusts_no_summary(tmp_path, name, whole, change):
     "line", ["{}", "[]", '{"samples": "x"}', '{"samples": 1, "agreement": 1, "loss": NaN}', "{"]
 )
 def test_a_report_trusts_no_curve(tmp_path, line):
-    from spikestill.report import learning_curve
-
     path = tmp_path / "distill.jsonl"
     path.write_text('{"samples": 8, "agreement": 0.5, "loss": 0.1}\n')
-    assert len(learning_curve(path)) == 2
+    assert len(distilling(path)) == 2
     path.write_text(line + "\n")
     with pytest.raises(UserError, match=r"distill\.jsonl: its content does not fit"):
-        learning_curve(path)
+        distilling(path)
+
+
+@pytest.mark.parametrize(
+    "line", ["{}", "[]", '{"step": "x", "mean_return_100": 1}', '{"step": 8, "mean_return_100": NaN}', "{"]
+)  # fmt: skip
+def test_a_report_trusts_no_teachers_curve(tmp_path, line):
+    path = tmp_path / "teach.jsonl"
+    for whole in ('{"step": 4, "mean_return_100": 0.5}', '{"step": 4, "seed": 0, "mean_return": 0.5}'):
+        path.write_text(whole + "\n")
+        assert len(teaching(path)) == 1
+        path.write_text(f"{whole}\n{line}\n")
+        with pytest.raises(UserError, match=r"teach\.jsonl: its content does not fit"):
+            teaching(path)
 
 
 # --- what a pipeline remembers

@@ -1,12 +1,17 @@
 """What the report says of a run that was not the usual one."""
 
 import json
+import shutil
 
 import pytest
 
 from spikestill import report
+from spikestill.common.errors import UserError
 from spikestill.common.provenance import file_sha256
-from spikestill.report import _play_note, _scores, _tiles, _verify_note, learning_curve, of_others
+from spikestill.common.zoo import zoo_path
+from spikestill.configs.pipeline import ReportConfig
+from spikestill.curve_charts import distilling, teaching
+from spikestill.report import _play_note, _scores, _tiles, _verify_note, of_others
 
 PLAY = {
     "seconds": 8.0, "ticks": 480, "agent": "cores", "games": 0, "score": -3.0, "decisions": 120, "misses": 0,
@@ -87,8 +92,8 @@ def test_frames_that_were_not_held_out_are_not_called_so(tmp_path):
     }
     path = tmp_path / "distill.jsonl"
     path.write_text("".join(json.dumps(line | {"samples": n}) + "\n" for n in (128, 256)))
-    assert all("held out, integer network" in chart for chart in learning_curve(path))
-    charts = learning_curve(path, held_out=False)
+    assert all("held out, integer network" in chart for chart in distilling(path))
+    charts = distilling(path, held_out=False)
     assert len(charts) == 2
     assert all("frames of the training, integer network" in chart for chart in charts)
     assert not any("held out" in chart for chart in charts)
@@ -99,7 +104,7 @@ def test_agreement_on_the_students_own_play_is_drawn_where_it_was_told(tmp_path)
     lines = [line | {"samples": 128}, line | {"samples": 256, "own_agreement": 0.3}, line | {"samples": 384}]
     path = tmp_path / "distill.jsonl"
     path.write_text("".join(json.dumps(each) + "\n" for each in lines))
-    agreement, loss = learning_curve(path)
+    agreement, loss = distilling(path)
     assert "own play" in agreement
     assert "own play" not in loss
 
@@ -117,3 +122,44 @@ def test_a_measurement_of_another_file_than_the_folders_is_told(tmp_path):
     assert told[0].startswith("evaluate was made from another core_map.h5 than the folder has now")
     assert told[0].endswith(f"Make it again: `spikestill evaluate --run_dir {tmp_path}`.")
     assert told[1].startswith("verify was made from another student.safetensors and core_map.h5 than")
+
+
+def test_a_teachers_scores_are_drawn_from_its_training(tmp_path):
+    path = tmp_path / "teach.jsonl"
+    assert teaching(path) == []
+    path.write_text('{"step": 0, "mean_return_100": null, "snapshot_score": null}\n')
+    assert teaching(path) == []
+    lines = [{"step": 1000 * n, "mean_return_100": -20.0 + n} for n in range(3)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (chart,) = teaching(path)
+    assert "last 100 games" not in chart  # one line needs no legend
+    path.write_text("".join(json.dumps(line | {"snapshot_score": 3.0}) + "\n" for line in lines))
+    (chart,) = teaching(path)
+    assert "last 100 games, exploring" in chart
+    assert "its snapshots&#x27; own games" in chart
+
+
+def test_several_seeds_are_drawn_to_the_last_step_that_all_of_them_reached(tmp_path):
+    path = tmp_path / "teach.jsonl"
+    lines = [{"step": step, "seed": 0, "mean_return": float(step)} for step in (100, 200, 300)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (alone,) = teaching(path)
+    assert "300" in alone
+    assert "band" not in alone
+    other = [{"step": step, "seed": 1, "mean_return": 0.0} for step in (100, 200)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, *other]))
+    (both,) = teaching(path)
+    assert "band" in both
+    assert ">300<" not in both
+    path.write_text("".join(json.dumps(line) + "\n" for line in [lines[0], other[1]]))
+    assert teaching(path) == []
+
+
+def test_a_folder_with_a_teacher_and_its_curve_has_a_page(tmp_path):
+    shutil.copy(zoo_path("pong", "teacher.safetensors"), tmp_path)
+    with pytest.raises(UserError, match=r"holds teacher\.safetensors, and a report is of what was made"):
+        report.run(ReportConfig(folder=tmp_path), tmp_path)
+    (tmp_path / "teach.jsonl").write_text('{"step": 0, "mean_return_100": -20.5}\n')
+    found = report.run(ReportConfig(folder=tmp_path), tmp_path).summary
+    assert found["stages"] == ["teach"]
+    assert "The teacher learns" in (tmp_path / "report.html").read_text()

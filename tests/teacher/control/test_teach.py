@@ -18,7 +18,7 @@ from spikestill.common.provenance import Provenance
 from spikestill.common.tensors import read_tensors, write_tensors
 from spikestill.configs.control import ControlConfig, MethodsConfig
 from spikestill.configs.environment import EnvironmentConfig
-from spikestill.teacher.control import teach
+from spikestill.teacher.control import fixed_file, teach
 from spikestill.teacher.control.agent_file import read_agent, save_agent
 from spikestill.teacher.control.learner import DivergedError, FloatLearner
 from spikestill.teacher.control.policy import load_policy
@@ -425,7 +425,12 @@ def test_a_fixed_point_agent_is_taught_plays_and_is_inspected(tmp_path, capsys):
     observations = spec.make(None, 2, 0).reset(np.arange(2))
     spec.actions.check(policy.act(observations).action)
     assert main(["inspect", str(tmp_path / "teacher.safetensors"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["precision"] == "fixar"
+    shown = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert shown["precision"] == "fixar"
+    assert shown["weight_format"] == "Q(32, 24)"
+    weights = fixed_file.read(tmp_path / "teacher.safetensors").state.critic.weight_N
+    critic = shown["tensors"][1]
+    assert (critic["min"], critic["max"]) == (weights.min() / 2**24, weights.max() / 2**24)
     with pytest.raises(UserError, match="plays swimmer, not hopper"):
         load_policy(tmp_path / "teacher.safetensors", teach.environment("hopper"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import socket
 import subprocess
@@ -30,15 +31,22 @@ class Lost:
     why: str
 
 
+class HeadGoneError(UserError):
+    """The head of the cluster does not answer any more."""
+
+
 class Cluster:
     """A Ray cluster, joined.
 
     Args:
         ray: the module.
+        answer_s: how long its head may take to answer.
     """
 
-    def __init__(self, ray: Any) -> None:
+    def __init__(self, ray: Any, answer_s: float) -> None:
         self._ray = ray
+        self._answer_s = answer_s
+        self._head = str(ray.get_runtime_context().gcs_address)
 
     def submit(self, function: Callable[[Any], Any], argument: Any, cpus: int, gpus: float) -> Any:
         """Call ``function(argument)`` on a node with ``cpus`` and ``gpus`` free, each call in a process of its own."""
@@ -64,21 +72,35 @@ class Cluster:
 
     def cores(self) -> int:
         """Return the cores of all nodes that are alive."""
-        return int(self._ray.cluster_resources().get("CPU", 0))
+        return int(self._answering().cluster_resources().get("CPU", 0))
 
     def gpus(self) -> float:
         """Return the GPUs of all nodes that are alive."""
-        return float(self._ray.cluster_resources().get("GPU", 0))
+        return float(self._answering().cluster_resources().get("GPU", 0))
 
     def most_cores(self) -> int:
         """Return the cores of the largest node that is alive."""
-        return max(
-            (int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes() if node["Alive"]), default=0
-        )
+        nodes = self._answering().nodes()
+        return max((int(node["Resources"].get("CPU", 0)) for node in nodes if node["Alive"]), default=0)
 
     def nodes(self) -> int:
         """Return how many nodes are alive."""
-        return sum(bool(node["Alive"]) for node in self._ray.nodes())
+        return sum(bool(node["Alive"]) for node in self._answering().nodes())
+
+    def _answering(self) -> Any:
+        """Return Ray, whose head answers. Where it does not, Ray waits a minute for it and then ends this process.
+
+        Raises:
+            HeadGoneError: it does not.
+        """
+        try:
+            _connect(self._head, self._answer_s)
+        except OSError as error:
+            raise HeadGoneError(
+                f"the head of the Ray cluster, {self._head}, does not answer any more ({error})",
+                "the same command goes on, with the --address of a new one where there was one",
+            ) from error
+        return self._ray
 
 
 @contextlib.contextmanager
@@ -112,7 +134,8 @@ def _joined(address: str | None, answer_s: float) -> Iterator[Cluster]:
     else:
         common["address"] = check_answers(address, answer_s)
     try:
-        ray.init(**common)
+        with _in_sessions_of_their_own():
+            ray.init(**common)
     except Exception as error:  # Ray raises plain ones too
         if address is None:
             raise BackendError(f"Ray does not start: {error}") from error
@@ -121,9 +144,28 @@ def _joined(address: str | None, answer_s: float) -> Iterator[Cluster]:
             f"Ray address {address}: cannot be joined from this machine ({said})", START
         ) from error
     try:
-        yield Cluster(ray)
+        yield Cluster(ray, answer_s)
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _in_sessions_of_their_own() -> Iterator[None]:
+    """Have Ray begin its processes in sessions of their own.
+
+    A signal to the group of this process, from a closed terminal, ``timeout`` or a job scheduler, then ends none of
+    them before their stages were asked to save. On Linux alone, where the kernel ends them with this process; elsewhere
+    Ray does so by their group.
+    """
+    from ray._private import services
+
+    usual = services.ConsolePopen
+    if sys.platform == "linux":
+        services.ConsolePopen = functools.partial(usual, start_new_session=True)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = usual
 
 
 @contextlib.contextmanager
@@ -152,9 +194,8 @@ def check_answers(address: str, answer_s: float) -> str:
     """
     found = _found_by_ray() if address == "auto" else address
     name = f"Ray address {address}" + (f" ({found})" if found != address else "")
-    host, _, port = found.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=answer_s).close()
+        _connect(found, answer_s)
     except OSError as error:
         raise UserError(f"{name} does not answer ({error})", START) from error
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", found]
@@ -169,6 +210,12 @@ def check_answers(address: str, answer_s: float) -> str:
     if health.returncode:
         raise UserError(f"{name} does not answer (there is an open port, and no Ray head behind it)", START)
     return found
+
+
+def _connect(address: str, timeout_s: float) -> None:
+    """Connect to ``HOST:PORT`` and hang up; OSError where nothing answers."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host, int(port)), timeout=timeout_s).close()
 
 
 def _found_by_ray() -> str:

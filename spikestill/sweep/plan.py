@@ -89,11 +89,19 @@ def plan(recipe: SweepRecipe) -> tuple[list[Trial], dict[str, StageRun]]:
     """Return the trials, and every stage run by key, parents first.
 
     Raises:
-        UserError: an option that the stage does not know, or a value that it refuses.
+        UserError: an option that the stage does not know, or a value that it refuses; the trial is named.
     """
     runs: dict[str, StageRun] = {}
     hashes: dict[Path, str] = {}
-    trials = [_trial(recipe, values, runs, hashes) for values in choices(recipe)]
+    trials = []
+    for values in choices(recipe):
+        try:
+            trials.append(_trial(recipe, values, runs, hashes))
+        except UserError as error:
+            chosen = ", ".join(f"{axis}={value}" for axis, value in values.items())
+            raise UserError(
+                f"{error.what} (the trial {chosen})" if values else error.what, error.remedy
+            ) from error
     used = {run.key for trial in trials for own in trial.runs.values() for run in own}
     return trials, {key: run for key, run in runs.items() if key in used}
 

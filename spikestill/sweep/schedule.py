@@ -24,7 +24,7 @@ from spikestill.common.stage import StageResult, stop_on_signal
 from spikestill.configs.loading import to_yaml
 from spikestill.configs.sweep import SweepConfig, load_sweep
 from spikestill.sweep import table
-from spikestill.sweep.cluster import Cluster, Lost, joined
+from spikestill.sweep.cluster import Cluster, HeadGoneError, Lost, joined
 from spikestill.sweep.plan import StageRun, plan, resolved
 from spikestill.sweep.worker import (
     DONE,
@@ -74,9 +74,13 @@ def run(config: SweepConfig, run_dir: Path, *, resume: bool = False) -> StageRes
         _say(
             f"sweep: {len(trials)} trials, {len(runs)} stage runs, {len(runs) - len(left)} of them done before"
         )
+        gone = None
         if left:
-            with joined(config.address, config.answer_s) as cluster:
-                found.execute(cluster)
+            try:
+                with joined(config.address, config.answer_s) as cluster:
+                    found.execute(cluster)
+            except HeadGoneError as error:
+                gone = error
         provenance = Provenance.of(config, 0)
         rows = table.rows(recipe, trials, found.outcomes, root)
         cells = table.cells(recipe, rows)
@@ -91,6 +95,8 @@ def run(config: SweepConfig, run_dir: Path, *, resume: bool = False) -> StageRes
         document = {**summary, "recipe": table.described(recipe), "cells": cells, "rows": rows}
         write_document(root / SWEEP, "sweep", VERSION, document, provenance)
         table.write_page(root / PAGE, recipe, cells, rows, summary)
+    if gone:
+        raise gone
     failed = {key: each for key, each in found.outcomes.items() if each["state"] == FAILED}
     if failed:
         key, first = next(iter(failed.items()))

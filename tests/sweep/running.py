@@ -20,7 +20,11 @@ def begun(folder):
 def sweeping(tmp_path, *words):
     with open(tmp_path / "sweep.log", "a") as log:
         process = subprocess.Popen(
-            command(tmp_path, "--json", *words), stdout=subprocess.PIPE, stderr=log, text=True
+            command(tmp_path, "--json", *words),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
         )
         try:
             yield process

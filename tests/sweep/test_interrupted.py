@@ -100,14 +100,18 @@ def test_a_lost_nodes_trials_run_again_elsewhere(tmp_path):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("how", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+                                 pytest.param("its group", marks=pytest.mark.slow), signal.SIGKILL])  # fmt: skip
 def test_a_sweep_that_was_stopped_or_killed_goes_on(tmp_path, how):
     (tmp_path / "recipe.yaml").write_text(STUDENTS)
     with sweeping(tmp_path) as process:
         wait_for(lambda: under_way(tmp_path), process)
-        process.send_signal(how)
+        if how == "its group":
+            os.killpg(process.pid, signal.SIGTERM)
+        else:
+            process.send_signal(how)
         process.wait(timeout=150)
-    assert process.returncode == (130 if how == signal.SIGINT else -how)
+    assert process.returncode == (-how if how == signal.SIGKILL else 130)
     before = {folder.name: file_sha256(folder / "done.json") for folder in (tmp_path / "run" / "stages").iterdir()
               if (folder / "done.json").is_file()}  # fmt: skip
     assert len(before) < 4

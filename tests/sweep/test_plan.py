@@ -219,8 +219,14 @@ def test_a_recipe_that_asks_for_what_there_is_not_is_named(tmp_path, text, becau
 
 
 def test_an_option_that_a_stage_does_not_know_names_the_stage_and_the_nearest(tmp_path):
-    with pytest.raises(UserError, match=r"distill: unknown option --temprature. Did you mean --temperature"):
+    with pytest.raises(UserError, match=r"distill: unknown option --temprature .*Did you mean --temperature"):
         plan(recipe(tmp_path, changes=("distill.temprature=1|2",)))
+
+
+def test_a_trial_whose_choices_do_not_go_together_is_named(tmp_path):
+    text = "stages: [teach]\ngame: swimmer\noptions: {teach: {precision: fixar, target_period: 1}}"
+    with pytest.raises(UserError, match=r"fixar with algorithm sac: .* \(the trial teach\.algorithm=sac\)"):
+        plan(recipe(tmp_path, text, ("teach.algorithm=ddpg|sac",)))
 
 
 @pytest.mark.parametrize("address", ["head", "head:none", "ray://head:10001", ":6379", "head:99999"])

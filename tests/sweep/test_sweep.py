@@ -23,7 +23,7 @@ pytest.importorskip("ray", reason="needs Ray: pip install 'spikestill[sweep]'")
 
 from spikestill.cli import main
 from spikestill.common.errors import UserError
-from spikestill.sweep.cluster import check_answers
+from spikestill.sweep.cluster import check_answers, joined
 from spikestill.sweep.worker import Job, attempts, run_stage, share_of_cores
 from tests.sweep.running import begun, command, sweeping
 
@@ -238,3 +238,50 @@ def test_a_node_that_sees_another_folder_and_an_outcome_that_is_none_are_named(t
     found = run_stage(job)
     assert found["state"] == "failed"
     assert "move its folder away" in found["error"].lower()
+
+
+def processes():
+    """Yield (process, its parent, its session) of all that run."""
+    for each in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (each / "stat").read_text().rpartition(")")[2].split()
+            yield int(each.name), int(fields[1]), int(fields[3])
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="Ray's processes are of its group elsewhere, and /proc tells it"
+)
+def test_a_cluster_of_a_sweeps_own_hears_no_signal_to_its_group_and_ends_with_it():
+    before = {each for each, _, _ in processes()}
+    with joined(None, 15.0):
+        begun_now = [(each, session) for each, parent, session in processes()
+                     if parent == os.getpid() and each not in before]  # fmt: skip
+        assert len(begun_now) >= 2
+        assert os.getsid(0) not in {session for _, session in begun_now}
+    assert not {each for each, _ in begun_now} & {each for each, _, _ in processes()}
+
+
+LOSING = """
+import os, signal
+from pathlib import Path
+from spikestill.sweep.cluster import HeadGoneError, joined
+
+with joined(None, 15.0) as cluster:
+    assert cluster.nodes() == 1
+    for each in Path("/proc").glob("[0-9]*/stat"):
+        name, _, fields = each.read_text().partition("(")[2].rpartition(")")
+        if name.startswith("gcs_server") and int(fields.split()[1]) == os.getpid():
+            os.kill(int(each.parent.name), signal.SIGKILL)
+    try:
+        cluster.cores()
+    except HeadGoneError as error:
+        print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the head in /proc")
+def test_a_head_that_is_gone_is_named_before_ray_ends_the_process():
+    found = subprocess.run(
+        [sys.executable, "-c", LOSING], capture_output=True, text=True, timeout=55, check=True
+    )
+    assert re.match(r"the head of the Ray cluster, \S+:\d+, does not answer any more .*refused", found.stdout)

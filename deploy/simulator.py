@@ -96,11 +96,11 @@ class CoreSimulator:
         core_map, program = self.core_map, self._program
         reached = np.zeros((core_map.ticks + 1, core_map.cores), bool)
         core_C, neuron_C = np.nonzero(core_map.dest_core_CN != NONE)
-        edges = np.unique(
-            np.stack(
-                [core_C, core_map.dest_core_CN[core_C, neuron_C], core_map.dest_delay_CN[core_C, neuron_C]]
-            ),
-            axis=1,
+        target, delay = (each[core_C, neuron_C] for each in (core_map.dest_core_CN, core_map.dest_delay_CN))
+        # One number for each: to sort them takes a tenth of the time that columns of three take.
+        numbers = (core_map.cores, core_map.cores, self._memory)
+        edges = np.array(
+            np.unravel_index(np.unique(np.ravel_multi_index((core_C, target, delay), numbers)), numbers)
         )
         entries = core_map.input_delay_E <= core_map.ticks
         reached[core_map.input_delay_E[entries], core_map.input_core_E[entries]] = True

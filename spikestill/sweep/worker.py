@@ -184,7 +184,8 @@ def _outcome(status: int, output: str, asked: bool, folder: Path) -> dict[str, A
 def share_of_cores(count: int) -> Iterator[list[int]]:
     """Hold ``count`` of the cores of this machine that no other stage run of the user holds; yield their numbers.
 
-    Where all are held, which a cluster that was told of more cores than there are brings about, it is all of them.
+    Where those are too few, as beside another sweep or in a cluster that was told of more cores than there are, some
+    are shared: a student depends on how many cores it was trained on, and so must not on what runs beside it.
     """
     if not hasattr(os, "sched_getaffinity"):
         yield []
@@ -199,4 +200,6 @@ def share_of_cores(count: int) -> Iterator[list[int]]:
             file = stack.enter_context(open(folder / str(number), "w", encoding="utf-8"))
             if len(held) < count and _locked(file):
                 held.append(number)
-        yield held if len(held) == min(count, len(own)) else own
+        first = os.getpid() % len(own)
+        others = [number for number in own[first:] + own[:first] if number not in held]
+        yield sorted([*held, *others][:count])

@@ -19,10 +19,10 @@ from tests.sweep.running import begun, sweeping
 
 STUDENTS = """
 stages: [record, distill]
-seeds: 3
+seeds: 2
 options:
   record: {frames: 512, num_envs: 8}
-  distill: {steps: 40, batch_size: 8, hint_weight: 0, checkpoint_minutes: 0.005, log_steps: 500}
+  distill: {steps: 40, batch_size: 8, hint_weight: 0, checkpoint_minutes: 0.01, log_steps: 500}
 """
 
 
@@ -45,10 +45,10 @@ def under_way(tmp_path):
     ]  # fmt: skip
 
 
-def check_whole(tmp_path):
+def check_whole(tmp_path, stage_runs):
     """Every stage run finished exactly once, and a student that was interrupted is the one that was not."""
     folders = sorted((tmp_path / "run" / "stages").iterdir())
-    assert len(folders) == 4
+    assert len(folders) == stage_runs
     for folder in folders:
         assert [line["what"] for line in attempts(folder)].count("finished") == 1, folder.name
     again = next(folder for folder in folders if begun(folder) > 1)
@@ -75,7 +75,8 @@ def check_whole(tmp_path):
 def test_a_lost_nodes_trials_run_again_elsewhere(tmp_path):
     from ray.cluster_utils import Cluster
 
-    (tmp_path / "recipe.yaml").write_text(STUDENTS)
+    # A third one is under way beside the slower of two.
+    (tmp_path / "recipe.yaml").write_text(STUDENTS.replace("seeds: 2", "seeds: 3"))
     health = {
         "health_check_initial_delay_ms": 0,
         "health_check_period_ms": 500,
@@ -94,7 +95,7 @@ def test_a_lost_nodes_trials_run_again_elsewhere(tmp_path):
         assert process.returncode == 0, (tmp_path / "sweep.log").read_text()
         summary = json.loads(output.splitlines()[-1])
         assert (summary["done"], summary["began_again"]) == (4, 1)
-        check_whole(tmp_path)
+        check_whole(tmp_path, 4)
     finally:
         cluster.shutdown()
 
@@ -114,11 +115,11 @@ def test_a_sweep_that_was_stopped_or_killed_goes_on(tmp_path, how):
     assert process.returncode == (-how if how == signal.SIGKILL else 130)
     before = {folder.name: file_sha256(folder / "done.json") for folder in (tmp_path / "run" / "stages").iterdir()
               if (folder / "done.json").is_file()}  # fmt: skip
-    assert len(before) < 4
+    assert len(before) < 3
     with sweeping(tmp_path) as process:
         output, _ = process.communicate(timeout=400)
     assert process.returncode == 0, (tmp_path / "sweep.log").read_text()
-    assert json.loads(output.splitlines()[-1])["done"] == 4
+    assert json.loads(output.splitlines()[-1])["done"] == 3
     for name, sha256 in before.items():
         assert file_sha256(tmp_path / "run" / "stages" / name / "done.json") == sha256
-    check_whole(tmp_path)
+    check_whole(tmp_path, 3)

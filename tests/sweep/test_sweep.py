@@ -202,6 +202,17 @@ def test_two_stage_runs_hold_different_cores():
         assert set(first) | set(second) <= own
 
 
+def test_a_stage_run_has_its_number_of_cores_where_all_are_held():
+    own = os.sched_getaffinity(0)
+    with contextlib.ExitStack() as held:
+        for _ in range(len(own) + 2):
+            numbers = held.enter_context(share_of_cores(1))
+            assert len(numbers) == 1
+            assert set(numbers) <= own
+        assert len(held.enter_context(share_of_cores(2))) == min(2, len(own))
+        assert held.enter_context(share_of_cores(900)) == sorted(own)
+
+
 def child_of(parent):
     """Return the process of the stage run that ``parent`` began, once it is there."""
     deadline = time.monotonic() + 60

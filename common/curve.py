@@ -39,6 +39,24 @@ def lines(path: Path) -> Iterator[str]:
                 yield line.rstrip("\n")
 
 
+def records(path: Path) -> list[Any]:
+    """Return what the lines of a curve say. Half a last line, which a killed process may leave, is left out.
+
+    Raises:
+        UserError: it is no regular file.
+        ValueError: a line is no JSON, or longer than those that trainings write.
+    """
+    texts = list(lines(path))
+    found = []
+    for number, text in enumerate(texts, 1):
+        try:
+            found.append(json.loads(text))
+        except json.JSONDecodeError:
+            if number < len(texts):
+                raise
+    return found
+
+
 def cut(path: Path, step: int) -> float:
     """Keep the lines up to ``step``, where a training goes on from; return the seconds that it had taken, 0 if unknown.
 

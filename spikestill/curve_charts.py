@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,49 +14,69 @@ from spikestill.common.errors import restoring
 REMEDY = "make it again, or move it away"
 
 
-def teaching(path: Path) -> list[str]:
-    """Return the chart of scores from the lines of ``teach.jsonl``, none where it has no score.
+class Learning(NamedTuple):
+    """What a report shows of an agent's training; no charts where it has no score."""
+
+    title: str
+    note: str
+    charts: list[str]
+
+
+def teaching(path: Path) -> Learning:
+    """Return the chart of scores from the lines of ``teach.jsonl``.
 
     An Atari teacher's are the mean of its last 100 games as it explores, and the mean of its snapshots' own games where
     those chose the best. A control agent's are the means of each evaluation; of several seeds their mean, over the
     steps that all of them reached, with a band from the lowest seed to the highest.
 
     Raises:
-        UserError: a line is not one of a teacher's training.
+        UserError: a line is not one of such a training.
     """
     if not path.is_file():
-        return []
+        return Learning("", "", [])
     with restoring(path, REMEDY):
-        lines = [json.loads(line) for line in curve.lines(path)]
+        lines = curve.records(path)
         return _of_seeds(lines) if lines and "seed" in lines[0] else _of_games(lines)
 
 
-def _of_games(lines: list[dict[str, Any]]) -> list[str]:
-    steps = _numbers([line["step"] for line in lines])
-    series: list[Series] = []
-    for name, key in (
-        ("last 100 games, exploring", "mean_return_100"),
-        ("its snapshots' own games", "snapshot_score"),
-    ):
-        known = [index for index, line in enumerate(lines) if line.get(key) is not None]
-        if known:
-            series.append((name, [steps[i] for i in known], _numbers([lines[i][key] for i in known])))
-    return [line_chart(series, "agent steps", "score of a game")] if series else []
+def _of_games(lines: list[dict[str, Any]]) -> Learning:
+    scores = [
+        (line["step"], line["mean_return_100"]) for line in lines if line["mean_return_100"] is not None
+    ]
+    series = [_series("last 100 games, exploring", scores)] if scores else []
+    # A snapshot's score stands in every line until the next one's.
+    last, snapshots = None, []
+    for line in lines:
+        if (score := line.get("snapshot_score")) is not None and score != last:
+            snapshots.append((line["step"], score))
+            last = score
+    if snapshots:
+        series.append(_series("its snapshots, in games of their own", snapshots))
+    note = "Mean score of the last 100 games of the training, in which it explores"
+    note += ", and of the snapshots among which the best was chosen." if snapshots else "."
+    charts = [line_chart(series, "agent steps", "score of a game")] if series else []
+    return Learning("The teacher learns", note + " Unclipped.", charts)
 
 
-def _of_seeds(lines: list[dict[str, Any]]) -> list[str]:
+def _series(name: str, points: list[tuple[Any, Any]]) -> Series:
+    return name, _numbers([step for step, _ in points]), _numbers([score for _, score in points])
+
+
+def _of_seeds(lines: list[dict[str, Any]]) -> Learning:
     seeds: dict[int, dict[float, float]] = {}
     for line in lines:
         step, score = _numbers([line["step"], line["mean_return"]])
         seeds.setdefault(int(line["seed"]), {})[step] = score
     steps = sorted(set.intersection(*(set(points) for points in seeds.values())))
-    if not steps:
-        return []
-    of_seeds = np.array([[points[step] for step in steps] for points in seeds.values()])
-    name = "mean of the seeds" if len(seeds) > 1 else "seed"
-    bands = [(of_seeds.min(axis=0).tolist(), of_seeds.max(axis=0).tolist())] if len(seeds) > 1 else []
-    mean = [(name, steps, of_seeds.mean(axis=0).tolist())]
-    return [line_chart(mean, "agent steps", "return of an episode", bands=bands)]
+    note = "Mean return of each evaluation, with the mean action"
+    bands = []
+    scores_SP = np.array([[points[step] for step in steps] for points in seeds.values()])
+    if len(seeds) > 1:
+        note += f": the mean of {len(seeds)} seeds, in a band from the lowest to the highest"
+        bands = [(scores_SP.min(axis=0).tolist(), scores_SP.max(axis=0).tolist())]
+    mean = [("", steps, scores_SP.mean(axis=0).tolist())]
+    charts = [line_chart(mean, "agent steps", "return of an episode", bands=bands)] if steps else []
+    return Learning("The agent learns", note + ".", charts)
 
 
 def distilling(path: Path, *, held_out: bool = True) -> list[str]:
@@ -73,14 +92,13 @@ def distilling(path: Path, *, held_out: bool = True) -> list[str]:
     if not path.is_file():
         return []
     with restoring(path, REMEDY):
-        return _of_batches(path, held_out)
+        return _of_batches(curve.records(path), held_out)
 
 
-def _of_batches(path: Path, held_out: bool) -> list[str]:
+def _of_batches(lines: list[dict[str, Any]], held_out: bool) -> list[str]:
     names = ("samples", "agreement", "loss", "validation_agreement", "validation_loss", "own_agreement")
     found: dict[str, list[float]] = {name: [] for name in names}
-    for line in curve.lines(path):
-        values = json.loads(line)
+    for values in lines:
         for name in names:
             found[name].append(float(values[name] if name in names[:3] else values.get(name, np.nan)))
     x = found["samples"]

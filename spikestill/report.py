@@ -51,7 +51,7 @@ def run(config: ReportConfig, run_dir: Path, *, resume: bool = False) -> StageRe
         raise UserError(f"{folder}: no such folder", "give the folder of a run")
     files = [entry.file for entry in entries(folder)]
     stages = stages_done(folder)
-    shown = [*(["teach"] if teaching(folder / TAUGHT) else []), *stages]
+    shown = [*(["teach"] if teaching(folder / TAUGHT).charts else []), *stages]
     if not shown:
         raise UserError(
             f"{folder}: holds {', '.join(files)}, and a report is of what was made with it",
@@ -113,8 +113,7 @@ def write_report(run_dir: Path, state: Stages, teacher: Path | None, path: Path)
         **(_scores(summaries["evaluate"]) if "evaluate" in state else {"scores": []}),
         held_out=held_out,
         shortened=shortened(summaries.get("distill", {})),
-        teach_charts=teaching(run_dir / TAUGHT),
-        control=is_control(game),
+        taught=teaching(run_dir / TAUGHT),
         curve_charts=distilling(run_dir / METRICS, held_out=held_out),
         logged=(run_dir / METRICS).is_file(),
         strip=strip,

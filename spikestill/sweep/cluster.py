@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,10 @@ class Lost:
     """The process or the node of a call is gone; ``why`` says how Ray knows."""
 
     why: str
+
+
+RETRY_S = 0.5
+"""Between two tries to reach a head that does not answer."""
 
 
 class HeadGoneError(UserError):
@@ -91,16 +96,21 @@ class Cluster:
         """Return Ray, whose head answers. Where it does not, Ray waits a minute for it and then ends this process.
 
         Raises:
-            HeadGoneError: it does not.
+            HeadGoneError: it has not answered for ``answer_s`` seconds.
         """
-        try:
-            _connect(self._head, self._answer_s)
-        except OSError as error:
-            raise HeadGoneError(
-                f"the head of the Ray cluster, {self._head}, does not answer any more ({error})",
-                "the same command goes on, with the --address of a new one where there was one",
-            ) from error
-        return self._ray
+        deadline = time.monotonic() + self._answer_s
+        while True:
+            try:
+                _connect(self._head, self._answer_s)
+                return self._ray
+            except OSError as error:
+                if time.monotonic() < deadline:
+                    time.sleep(RETRY_S)
+                    continue
+                raise HeadGoneError(
+                    f"the head of the Ray cluster, {self._head}, does not answer any more ({error})",
+                    "the same command goes on, with the --address of a new one where there was one",
+                ) from error
 
 
 @contextlib.contextmanager
@@ -134,7 +144,7 @@ def _joined(address: str | None, answer_s: float) -> Iterator[Cluster]:
     else:
         common["address"] = check_answers(address, answer_s)
     try:
-        with _in_sessions_of_their_own():
+        with _in_sessions_of_their_own() if address is None else contextlib.nullcontext():
             ray.init(**common)
     except Exception as error:  # Ray raises plain ones too
         if address is None:
@@ -153,9 +163,9 @@ def _joined(address: str | None, answer_s: float) -> Iterator[Cluster]:
 def _in_sessions_of_their_own() -> Iterator[None]:
     """Have Ray begin its processes in sessions of their own.
 
-    A signal to the group of this process, from a closed terminal, ``timeout`` or a job scheduler, then ends none of
-    them before their stages were asked to save. On Linux alone, where the kernel ends them with this process; elsewhere
-    Ray does so by their group.
+    A signal to the group of this process, as from a closed terminal or ``timeout``, then ends none of them before
+    their stages were asked to save. On Linux alone, where the kernel ends them when this process dies; elsewhere Ray
+    finds them by their group.
     """
     from ray._private import services
 

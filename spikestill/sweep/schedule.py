@@ -38,6 +38,7 @@ from spikestill.sweep.worker import (
     not_run,
     read_outcome,
     run_stage,
+    wait_for_ends,
 )
 from spikestill.verbs import VERBS
 
@@ -46,6 +47,8 @@ PAGE = "sweep.html"
 STAGES = "stages"
 WAIT_S = 1.0
 STOP_S = 120.0
+SAVE_S = 30.0
+"""For stages to save where the head is gone: Ray ends what it began within a minute then."""
 """Seconds that stages have to save and end once a stop is asked for."""
 
 
@@ -124,9 +127,12 @@ class Sweep:
         self.config, self.root, self.runs = config, root, runs
         self.outcomes: dict[str, dict[str, Any]] = {}
         self.began_again = 0
-        for key, each in runs.items():
+        self._note_done()
+
+    def _note_done(self) -> None:
+        for key, each in self.runs.items():
             path = self.folder(each) / DONE
-            if path.is_file():
+            if key not in self.outcomes and path.is_file():
                 self.outcomes[key] = read_outcome(path)
 
     def folder(self, run: StageRun) -> Path:
@@ -138,7 +144,12 @@ class Sweep:
         return [run for key, run in self.runs.items() if key not in self.outcomes]
 
     def execute(self, cluster: Cluster) -> None:
-        """Run all that is unfinished; what reads a failed one fails with it. A stop leaves the rest without outcome."""
+        """Run all that is unfinished; what reads a failed one fails with it. A stop leaves the rest without outcome.
+
+        Raises:
+            UserError: the cluster is smaller than a stage run needs.
+            HeadGoneError: its head is gone; the stages were asked to save, and what they finished is noted.
+        """
         if cluster.most_cores() < self.config.cores:
             raise UserError(
                 f"--cores {self.config.cores}: the largest of {cluster.nodes()} nodes has {cluster.most_cores()}",
@@ -151,6 +162,15 @@ class Sweep:
         token = secrets.token_hex(16)
         write_text(self.root / "token", token)
         (self.root / STOP).unlink(missing_ok=True)
+        try:
+            self._watch(cluster, token)
+        except HeadGoneError:
+            write_text(self.root / STOP, "stop\n")
+            wait_for_ends([self.folder(run) for run in self.unfinished()], SAVE_S)
+            self._note_done()
+            raise
+
+    def _watch(self, cluster: Cluster, token: str) -> None:
         under_way: dict[Any, StageRun] = {}
         lost: dict[str, int] = {}
         done = len(self.outcomes)

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from spikestill.common.atomic import write_text
 from spikestill.common.errors import UserError
 from spikestill.common.json_file import read_object
 
-DONE, ATTEMPTS, LOG, OPTIONS = "done.json", "attempts.jsonl", "log.txt", "options.yaml"
+DONE, ATTEMPTS, LOG, LOCK, OPTIONS = "done.json", "attempts.jsonl", "log.txt", "lock", "options.yaml"
 STOP = "stop"
 PERIOD_S = 0.3
 INTERRUPTED = 130
@@ -65,7 +66,7 @@ def run_stage(job: Job) -> dict[str, Any]:
         error = f"node {node} does not see {root}: give a --run_dir that lies on a disk that all nodes share"
         return not_run(FAILED, node, error)
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "a", encoding="utf-8") as lock:
+    with open(folder / LOCK, "a", encoding="utf-8") as lock:
         while not _locked(lock):
             if (root / STOP).exists():
                 return not_run(STOPPED, node)
@@ -182,10 +183,11 @@ def _outcome(status: int, output: str, asked: bool, folder: Path) -> dict[str, A
 
 @contextlib.contextmanager
 def share_of_cores(count: int) -> Iterator[list[int]]:
-    """Hold ``count`` of the cores of this machine that no other stage run of the user holds; yield their numbers.
+    """Hold ``count`` cores of this machine, all of them where it has fewer; yield their numbers, none where unknown.
 
-    Where those are too few, as beside another sweep or in a cluster that was told of more cores than there are, some
-    are shared: a student depends on how many cores it was trained on, and so must not on what runs beside it.
+    Those that fewest other stage runs of the user hold, so that none is shared before all are held. What runs beside
+    it, another sweep or a cluster that was told of more cores than there are, changes nothing of their number: a
+    student depends on how many cores it was trained on.
     """
     if not hasattr(os, "sched_getaffinity"):
         yield []
@@ -196,10 +198,23 @@ def share_of_cores(count: int) -> Iterator[list[int]]:
     folder.mkdir(mode=0o700, exist_ok=True)
     with contextlib.ExitStack() as stack:
         held: list[int] = []
-        for number in own:
-            file = stack.enter_context(open(folder / str(number), "w", encoding="utf-8"))
-            if len(held) < count and _locked(file):
+        places = ((holder, number) for holder in itertools.count() for number in own)
+        while len(held) < min(count, len(own)):
+            holder, number = next(places)
+            if number in held:
+                continue
+            file = stack.enter_context(open(folder / f"{number}.{holder}", "w", encoding="utf-8"))
+            if _locked(file):
                 held.append(number)
-        first = os.getpid() % len(own)
-        others = [number for number in own[first:] + own[:first] if number not in held]
-        yield sorted([*held, *others][:count])
+        yield sorted(held)
+
+
+def wait_for_ends(folders: Iterable[Path], seconds: float) -> None:
+    """Wait until no stage run holds the lock of any of ``folders``, ``seconds`` at most."""
+    deadline = time.monotonic() + seconds
+    for folder in folders:
+        if not (folder / LOCK).is_file():
+            continue
+        with open(folder / LOCK, "a", encoding="utf-8") as lock:
+            while not _locked(lock) and time.monotonic() < deadline:
+                time.sleep(PERIOD_S)

@@ -334,7 +334,7 @@ def test_a_report_trusts_no_summary(tmp_path, name, whole, change):
 
 
 @pytest.mark.parametrize(
-    "line", ["{}", "[]", '{"samples": "x"}', '{"samples": 1, "agreement": 1, "loss": NaN}', "{"]
+    "line", ["{}", "[]", '{"samples": "x"}', '{"samples": 1, "agreement": 1, "loss": NaN}', "{\n{}"]
 )
 def test_a_report_trusts_no_curve(tmp_path, line):
     path = tmp_path / "distill.jsonl"
@@ -346,13 +346,13 @@ def test_a_report_trusts_no_curve(tmp_path, line):
 
 
 @pytest.mark.parametrize(
-    "line", ["{}", "[]", '{"step": "x", "mean_return_100": 1}', '{"step": 8, "mean_return_100": NaN}', "{"]
+    "line", ["{}", "[]", '{"step": "x", "mean_return_100": 1}', '{"step": 8, "mean_return_100": NaN}', "{\n{}"]
 )  # fmt: skip
 def test_a_report_trusts_no_teachers_curve(tmp_path, line):
     path = tmp_path / "teach.jsonl"
     for whole in ('{"step": 4, "mean_return_100": 0.5}', '{"step": 4, "seed": 0, "mean_return": 0.5}'):
         path.write_text(whole + "\n")
-        assert len(teaching(path)) == 1
+        assert len(teaching(path).charts) == 1
         path.write_text(f"{whole}\n{line}\n")
         with pytest.raises(UserError, match=r"teach\.jsonl: its content does not fit"):
             teaching(path)

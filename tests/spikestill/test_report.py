@@ -124,35 +124,54 @@ def test_a_measurement_of_another_file_than_the_folders_is_told(tmp_path):
     assert told[1].startswith("verify was made from another student.safetensors and core_map.h5 than")
 
 
+def written(path, lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
 def test_a_teachers_scores_are_drawn_from_its_training(tmp_path):
     path = tmp_path / "teach.jsonl"
-    assert teaching(path) == []
-    path.write_text('{"step": 0, "mean_return_100": null, "snapshot_score": null}\n')
-    assert teaching(path) == []
+    assert teaching(path).charts == []
+    assert teaching(written(path, [{"step": 0, "mean_return_100": None}])).charts == []
     lines = [{"step": 1000 * n, "mean_return_100": -20.0 + n} for n in range(3)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (chart,) = teaching(path)
-    assert "last 100 games" not in chart  # one line needs no legend
-    path.write_text("".join(json.dumps(line | {"snapshot_score": 3.0}) + "\n" for line in lines))
-    (chart,) = teaching(path)
-    assert "last 100 games, exploring" in chart
-    assert "its snapshots&#x27; own games" in chart
+    found = teaching(written(path, lines))
+    assert found.title == "The teacher learns"
+    assert found.note.endswith("in which it explores. Unclipped.")
+    assert found.charts[0].count("<polyline") == 1
+    found = teaching(written(path, [line | {"snapshot_score": 3.0} for line in lines]))
+    assert "snapshots" in found.note
+    assert "its snapshots, in games of their own" in found.charts[0]
+    # One snapshot, though its score stands in three lines.
+    assert found.charts[0].count("<circle") == 1
 
 
 def test_several_seeds_are_drawn_to_the_last_step_that_all_of_them_reached(tmp_path):
     path = tmp_path / "teach.jsonl"
     lines = [{"step": step, "seed": 0, "mean_return": float(step)} for step in (100, 200, 300)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (alone,) = teaching(path)
-    assert "300" in alone
-    assert "band" not in alone
+    alone = teaching(written(path, lines))
+    assert alone.title == "The agent learns"
+    assert ">300<" in alone.charts[0]
+    assert "band" not in alone.note + alone.charts[0]
     other = [{"step": step, "seed": 1, "mean_return": 0.0} for step in (100, 200)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, *other]))
-    (both,) = teaching(path)
-    assert "band" in both
-    assert ">300<" not in both
-    path.write_text("".join(json.dumps(line) + "\n" for line in [lines[0], other[1]]))
-    assert teaching(path) == []
+    both = teaching(written(path, [*lines, *other]))
+    assert "mean of 2 seeds" in both.note
+    assert "band" in both.charts[0]
+    assert ">300<" not in both.charts[0]
+    assert teaching(written(path, [lines[0], other[1]])).charts == []
+
+
+def test_half_a_last_line_of_a_killed_training_is_left_out(tmp_path):
+    path = written(tmp_path / "teach.jsonl", [{"step": 100, "seed": 0, "mean_return": 1.0}])
+    whole = teaching(path)
+    with open(path, "a") as file:
+        file.write('{"step": 200, "se')
+    assert teaching(path) == whole
+    line = {"samples": 128, "agreement": 0.5, "loss": 1.0}
+    path = written(tmp_path / "distill.jsonl", [line])
+    drawn = distilling(path)
+    with open(path, "a") as file:
+        file.write('{"samples": 256, "agre')
+    assert distilling(path) == drawn
 
 
 def test_a_folder_with_a_teacher_and_its_curve_has_a_page(tmp_path):

@@ -11,13 +11,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONGEST = (
-    "teacher/control/test_teach.py", "teacher/test_teach.py", "sweep/test_interrupted.py", "sweep/test_sweep.py",
-    "student/test_distill.py", "dataset/test_recorder.py", "student/test_network.py", "docs/test_pages.py",
+    "teacher/control/test_teach.py", "student/test_distill.py", "teacher/test_teach.py", "sweep/test_interrupted.py",
+    "sweep/test_sweep.py", "dataset/test_recorder.py", "student/test_network.py", "docs/test_pages.py",
     "teacher/test_importing.py", "e2e/test_pipeline.py", "runtime/test_play.py", "zoo/test_zoo.py",
     "student/test_grouped.py", "runtime/test_trace.py", "teacher/test_selection.py", "hostile/test_measured.py",
     "deploy/test_accelerator.py", "e2e/test_base_install.py",
 )  # fmt: skip
-"""Files of tests that take 50 s and more, the longest first, as measured beside other work on two cores."""
+"""Files of tests that take 50 s and more, the longest first, as measured beside other work on two cores; but the first
+ones compile the kernels that the stages of a sweep need, which would compile them once each on a core of their own."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -219,7 +219,8 @@ def test_a_recipe_that_asks_for_what_there_is_not_is_named(tmp_path, text, becau
 
 
 def test_an_option_that_a_stage_does_not_know_names_the_stage_and_the_nearest(tmp_path):
-    with pytest.raises(UserError, match=r"distill: unknown option --temprature .*Did you mean --temperature"):
+    because = r"distill: unknown option --temprature \(the trial distill\.temprature=1\)\. Did you mean --temperature"
+    with pytest.raises(UserError, match=because):
         plan(recipe(tmp_path, changes=("distill.temprature=1|2",)))
 
 

@@ -283,7 +283,7 @@ options:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the head in /proc")
 @pytest.mark.timeout(300)
-def test_a_sweep_whose_head_is_gone_saves_writes_its_table_and_goes_on(tmp_path):
+def test_a_sweep_whose_head_is_gone_saves_and_writes_its_table(tmp_path):
     (tmp_path / "recipe.yaml").write_text(STUDENT)
     with sweeping(tmp_path, "--answer_s", "1") as process:
         deadline = time.monotonic() + 120

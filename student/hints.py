@@ -170,12 +170,7 @@ class Hints:
             flat = _flat(spikes[layer])
             means.append(_mean(flat.detach()))
             weight, bias = readouts[index], readouts[len(self.layers) + index]
-            dtype = weight.dtype
-            centred = flat.to(dtype) - self.centres[layer].to(dtype)
-            if dtype == torch.float16 and flat.device.type == "cpu":
-                predicted = F.linear(centred.float(), weight.float()).half().float() + bias
-            else:
-                predicted = F.linear(centred, weight).float() + bias
+            predicted = _readout(flat, self.centres[layer], weight, bias)
             total = total + _mean_square(predicted, targets_BP, len(self._teachers) == 1)
         return total, means
 
@@ -204,6 +199,20 @@ class Hints:
         for game in range(len(self.means)):
             self.means[game] = tensors[f"mean{_nth(game)}"].to(device)
             self.projections[game] = tensors[f"projection{_nth(game)}"].to(device)
+
+
+def _readout(spikes_BS: Tensor, centre_S: Tensor, weight_PS: Tensor, bias_P: Tensor) -> Tensor:
+    """Return (s - c) W^T + b, fp32 (B, P), products in the format of ``weight_PS``.
+
+    In fp32 as s W^T + (b - W c), which writes nothing of the size of the spikes. Narrower formats would round s W^T.
+    """
+    dtype = weight_PS.dtype
+    if dtype == torch.float32:
+        return F.linear(spikes_BS.float(), weight_PS, bias_P - weight_PS @ centre_S)
+    centred_BS = spikes_BS.to(dtype) - centre_S.to(dtype)
+    if dtype == torch.float16 and spikes_BS.device.type == "cpu":
+        return F.linear(centred_BS.float(), weight_PS.float()).half().float() + bias_P
+    return F.linear(centred_BS, weight_PS).float() + bias_P
 
 
 def _mean_square(predicted_BP: Tensor, targets_BP: Tensor, whole: bool) -> Tensor:

@@ -19,10 +19,10 @@ MIDDLE = 0.75
 
 
 def check_same_net(net: IntegerNet, network: StudentNetwork, path: Path) -> None:
-    """Check that ``net``, read from ``path``, can be a state of ``network``.
+    """Check that ``net``, read from ``path``, has the layers of ``network``; it may play another game.
 
     Raises:
-        UserError: its layers, game or actions are others; the first difference is named.
+        UserError: its layers are others; the first difference is named.
     """
     specs = [layer.spec for layer in network.ternary_layers()]
     ours = [(spec.features, spec.kernel, spec.stride, spec.pad, spec.groups) for spec in specs]
@@ -34,12 +34,6 @@ def check_same_net(net: IntegerNet, network: StudentNetwork, path: Path) -> None
         raise UserError(
             f"{path}: layer {index} (features, kernel, stride, pad, groups) is {found}, the net to train has {wanted}",
             "give the --architecture and the --window that it was trained with, or another student",
-        )
-    if (net.game, net.actions, net.legal) != (network.game, network.actions, network.legal):
-        raise UserError(
-            f"{path}: plays {net.game} with {net.actions} actions, the buffers are of {network.game} with "
-            f"{network.actions}",
-            "give a student of the buffers' games, in their order, or leave --initial out",
         )
 
 

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from spikestill.common.errors import UserError
+from spikestill.common.provenance import file_sha256
 from spikestill.common.zoo import zoo_path
 from spikestill.student import distill, integer_net
 from spikestill.student.architectures import architecture, centred
@@ -82,9 +83,18 @@ def test_another_net_is_refused():
     assert "--window" in str(hint.value.remedy)
     with pytest.raises(UserError, match=r"layer 0 "):
         check_same_net(net, network("published", "4chip"), SHIPPED)
-    other = StudentNetwork(centred(architecture("1chip"), 84), 18, game="seaquest")
-    with pytest.raises(UserError, match="plays pong with 6 actions, the buffers are of seaquest with 18"):
-        check_same_net(net, other, SHIPPED)
+
+
+def test_distil_begins_with_the_student_of_another_game(folder, tmp_path):  # noqa: F811
+    foreign = zoo_path("seaquest", "student-1chip.safetensors")
+    result = distill.run(config(folder, initial=foreign, steps=2), tmp_path)
+    net, provenance = integer_net.load(result.artefact)
+    theirs, _ = integer_net.load(foreign)
+    assert (theirs.game, theirs.actions) == ("seaquest", 18)
+    assert (net.game, net.actions) == ("pong", 6)
+    assert provenance.parents["initial"] == file_sha256(foreign)
+    for ours, layer in zip(net.layers, theirs.layers, strict=True):
+        assert np.mean(ours.weight_OIHW == layer.weight_OIHW) > 0.9
 
 
 def test_a_file_of_another_kind_is_named(folder, tmp_path):  # noqa: F811

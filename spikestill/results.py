@@ -48,7 +48,7 @@ from spikestill.result_cells import (
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 MEASURED = DOCS.parent / "benchmarks" / "results"
-ABLATIONS = ("ablation", "ablation-teachers", "ablation-files")
+ABLATIONS = ("ablation", "ablation-zoo", "ablation-teachers", "ablation-files")
 """Sweeps whose cells stand in one table."""
 TABLES = ("table2", "table3", "figure4", *ABLATIONS, "penalty", "prune")
 NOTES = "notes.md"
@@ -292,8 +292,8 @@ def ablation(own: Sequence[Cell]) -> list[str]:
         "",
         "What a departure of ours from the paper's recipe is worth, taken back or added by itself. Regret is that of",
         "the integer net on the recording's last 2 %: 0 for the teacher, 1 for random play.",
-        "`spikestill sweep ablation`; `ablation-teachers` for the gaps between actions; `ablation-files` for the",
-        "student's own play, several teachers and a warm start.",
+        "`spikestill sweep ablation`; `ablation-zoo` for the play of a student of the game and a start from another game's;",
+        "`ablation-teachers` for the gaps between actions; `ablation-files` for several teachers and files of one's own.",
         "",
         *table(heads, rows or [[""] * len(heads)]),
     ]

@@ -292,8 +292,8 @@ def ablation(own: Sequence[Cell]) -> list[str]:
         "",
         "What a departure of ours from the paper's recipe is worth, taken back or added by itself. Regret is that of",
         "the integer net on the recording's last 2 %: 0 for the teacher, 1 for random play.",
-        "`spikestill sweep ablation`; `ablation-zoo` for the play of a student of the game and a start from another game's;",
-        "`ablation-teachers` for the gaps between actions; `ablation-files` for several teachers and files of one's own.",
+        "`spikestill sweep ablation`; `ablation-zoo` for play of the game's student and a start from another game's;",
+        "`ablation-teachers` for the gaps between actions; `ablation-files` for several teachers, and own files.",
         "",
         *table(heads, rows or [[""] * len(heads)]),
     ]

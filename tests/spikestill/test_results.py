@@ -204,7 +204,8 @@ def test_what_is_no_sweep_or_no_table_is_named(tmp_path):
     with pytest.raises(UserError, match=r"sweep\.json: not what `spikestill sweep` wrote"):
         results.keep("table2", foreign, tmp_path)
     with pytest.raises(
-        UserError, match="no table 'table9'; known: table2, table3, figure4, ablation, ablation-teachers"
+        UserError,
+        match="no table 'table9'; known: table2, table3, figure4, ablation, ablation-zoo, ablation-teachers",
     ):
         results.keep("table9", foreign, tmp_path)
     with pytest.raises(UserError, match="no such file"):

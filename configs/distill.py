@@ -22,8 +22,8 @@ class DistillConfig(Options):
     head of the console's 18 actions (McKinstry 2018, Figure 4)."""
     initial: Path | None = None
     """What to go on from, with another buffer, say: another training's ``distill-checkpoint.safetensors``, or a
-    finished ``student.safetensors``, one of the zoo's, say, whose function is kept exactly. Of another game too: its
-    layers are a better start than None: random weights."""
+    finished ``student.safetensors``, one of the zoo's, say, whose function is kept exactly. The layers of a student of
+    another game are a better start than random weights. None: random weights."""
     architecture: Literal["1chip", "2chip", "4chip", "8chip"] = "1chip"
     """Net of Table 1."""
     window: Literal["centred", "published"] = "centred"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -167,6 +168,9 @@ class Distillation:
     def _begin_with_deployed(self, path: Path) -> None:
         net, _ = integer_net.load(path)
         check_same_net(net, self.network, path)
+        if net.game != self.network.game:
+            told = f"distill: begins with the layers of a student of {net.game}, to play {self.network.game}"
+            print(told, file=sys.stderr, flush=True)
         rng = np.random.default_rng([self.config.seed, 10])
         self.source.advance()
         drawn = (self._draw(rng) for _ in range(UNFOLD_BATCHES))

@@ -62,8 +62,9 @@ def test_its_statistics_are_those_of_the_deployed_nets_own_sums():
         np.testing.assert_allclose(layer.variance, seen.var(axis=(0, 2, 3)), rtol=1e-4, atol=1e-3)
 
 
-def test_distil_goes_on_from_a_finished_student(folder, tmp_path):  # noqa: F811
+def test_distil_goes_on_from_a_finished_student(folder, tmp_path, capsys):  # noqa: F811
     result = distill.run(config(folder, initial=SHIPPED, steps=2), tmp_path)
+    assert "begins with the layers" not in capsys.readouterr().err
     net, provenance = integer_net.load(result.artefact)
     shipped, _ = integer_net.load(SHIPPED)
     assert set(provenance.parents) == {"buffer", "teacher", "initial"}
@@ -85,9 +86,10 @@ def test_another_net_is_refused():
         check_same_net(net, network("published", "4chip"), SHIPPED)
 
 
-def test_distil_begins_with_the_student_of_another_game(folder, tmp_path):  # noqa: F811
+def test_distil_begins_with_the_student_of_another_game(folder, tmp_path, capsys):  # noqa: F811
     foreign = zoo_path("seaquest", "student-1chip.safetensors")
     result = distill.run(config(folder, initial=foreign, steps=2), tmp_path)
+    assert "begins with the layers of a student of seaquest, to play pong\n" in capsys.readouterr().err
     net, provenance = integer_net.load(result.artefact)
     theirs, _ = integer_net.load(foreign)
     assert (theirs.game, theirs.actions) == ("seaquest", 18)

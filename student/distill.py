@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import sys
 import time
@@ -176,7 +177,8 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
                 raise UserError(f"{checkpoint}: was trained on another teacher than {path}", BEGIN_ANEW)
             training.parents[role] = found
         if _measured(training):
-            with contextlib.closing(Distillation(config, source, hinting)) as trial:
+            anew = dataclasses.replace(config, initial=None)
+            with contextlib.closing(Distillation(anew, source, hinting)) as trial:
                 pace = measured_pace(trial)
             steps = scheduled(training, pace, time.monotonic() - began)
             if config.minutes is not None and training.fitted is None:

@@ -33,8 +33,8 @@ PATCH_BYTES = 1 << 21
 LANES = (16, 8)
 """How many values the kernels handle together, where the groups allow it."""
 
-LINE_BYTES = 128
-"""Two lines of a processor's cache, which it fetches in pairs: what the step kernels read of a place at a time."""
+LINE_BYTES = 64
+"""Of a processor's cache, which it fetches in pairs of lines."""
 
 NARROW = 32
 """Features of a group up to which a library's products, forward and backward, are slower than :mod:`narrow_kernel`.
@@ -88,11 +88,10 @@ class LayerGeometry(NamedTuple):
         """Return (lanes, pieces of the sums, pieces of the spikes) of the step kernels.
 
         The lanes are two cache lines of values, or one, where the groups allow it: with fewer every line is read
-        several times.
-        They lie in one group, or they fill several whole groups, a piece each.
+        several times. They lie in one group, or they fill several whole groups, a piece each.
         """
-        widths = self.sums.width, self.writes.width
-        for count in (LINE_BYTES // item_bytes, LINE_BYTES // item_bytes // 2, *LANES):
+        line, widths = LINE_BYTES // item_bytes, (self.sums.width, self.writes.width)
+        for count in (2 * line, line, *LANES):
             if self.spec.features % count == 0 and all(w % count == 0 or count % w == 0 for w in widths):
                 pieces, pieces_to = ((0,) * max(1, count // width) for width in widths)
                 return (0,) * count, pieces, pieces_to

@@ -21,6 +21,18 @@ import numpy.typing as npt
 from spikestill.common.errors import UserError, printable
 
 _warned: set[Path] = set()
+_SCHEMAS = {
+    "spikestill.buffer": "a recording",
+    "spikestill.control-agent": "an agent of a control task",
+    "spikestill.control-checkpoint": "a checkpoint of a control task's training",
+    "spikestill.core_map": "a core map",
+    "spikestill.distill-checkpoint": "a checkpoint of a student's training",
+    "spikestill.fixed-agent": "an agent of a control task, in fixed point",
+    "spikestill.student": "a student",
+    "spikestill.teach-checkpoint": "a checkpoint of a teacher's training",
+    "spikestill.teacher": "a game's teacher",
+    "spikestill.trace": "a trace of a game played",
+}
 PACKAGES = ("spikestill", "torch", "numpy", "ale-py", "h5py", "numba", "safetensors", "lava-nc")
 
 
@@ -57,8 +69,11 @@ def check_schema(path: Path, header: Mapping[str, Any], schema: str, newest: int
         UserError: the file is of another schema, or newer.
         KeyError, ValueError, TypeError: the header names no version.
     """
-    if header.get("schema") != schema:
-        raise UserError(f"{path}: schema {header.get('schema')!r}, {schema!r} wanted", remedy)
+    if (found := header.get("schema")) != schema:
+        kind = _SCHEMAS.get(found) if isinstance(found, str) else None
+        raise UserError(
+            f"{path}: schema {found!r}, {schema!r} wanted" + (f"; it is {kind}" if kind else ""), remedy
+        )
     version = int(header["version"])
     if not 1 <= version <= newest:
         raise UserError(

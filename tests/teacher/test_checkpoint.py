@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -73,6 +75,19 @@ def test_foreign_newer_misshapen_and_nan_files_are_refused(tmp_path, weights, pr
     save_teacher(path, {**weights, "head.bias": torch.full((6,), torch.nan)}, "pong", 6, provenance)
     with pytest.raises(UserError, match=r"head\.bias holds NaN"):
         load_teacher(path)
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [
+        ("half_cheetah/teacher.safetensors", "an agent of a control task, in fixed point"),
+        ("cartpole_swingup/teacher.safetensors", "an agent of a control task"),
+        ("pong/student-1chip.safetensors", "a student"),
+    ],
+)
+def test_another_file_of_ours_is_told_what_it_is(file, kind):
+    with pytest.raises(UserError, match=rf"'spikestill\.teacher' wanted; it is {kind}\."):
+        load_teacher(Path(__file__).parents[2] / "zoo" / file)
 
 
 def test_policy_refuses_wrong_stacks(tmp_path, weights, provenance):

@@ -5,6 +5,10 @@
 The floor of an update is its products alone at the rate of NumPy's ``a @ b`` of 2,048 on all cores, measured in the
 same run. The peer is the same SAC with PyTorch's gradients and its fused Adam, fp32, all cores. Random transitions of
 HalfCheetah's sizes, and of pictures; the simulator and the replay are not in it.
+
+With the variables of ``python -m benchmarks.distill --help``, ``OPENBLAS_CORETYPE=ZEN`` and
+``NPY_DISABLE_CPU_FEATURES="AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL"`` an x86 processor stands in
+for one with AVX2 only, and the record says so.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from benchmarks.measurement import finish, median_rate
+from benchmarks.measurement import finish, median_rate, stand_in
 from spikestill.common.precision.names import FIXED
 from spikestill.common.precision.rounding import number_format
 from spikestill.common.processor import cores, keep_freed_memory
@@ -216,11 +220,12 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--name", default="control", help="of the result's file")
     given = parser.parse_args()
     keep_freed_memory()
     measured = given.seconds, given.repeats
     rate = product_rate(*measured)
-    figures: dict[str, Any] = {"product_gflop_per_s": round(rate / 1e9, 1)}
+    figures: dict[str, Any] = {"stand_in": stand_in(), "product_gflop_per_s": round(rate / 1e9, 1)}
     figures["sac_pytorch_updates_per_s"] = round(plain_sac(*measured), 1)
     with one_thread():
         for agent in AGENTS:
@@ -246,7 +251,7 @@ def main() -> None:
             )
             ratio = figures[f"{agent}_fp16_updates_per_s"] / figures[f"{agent}_fp32_updates_per_s"]
             figures[f"{agent}_fp16_share_of_fp32"] = round(ratio, 3)
-    finish("control", figures)
+    finish(given.name, figures)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import contextlib
 import time
 from typing import Any
 
-from benchmarks.measurement import finish
+from benchmarks.measurement import finish, stand_in
 from spikestill.common.processor import cores, keep_freed_memory
 from spikestill.configs.control import ControlConfig
 from spikestill.configs.environment import EnvironmentConfig
@@ -72,7 +72,9 @@ def main() -> None:
         description=f"benchmarks.ips: {__doc__}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--name", default="ips", help="of the result's file")
+    given = parser.parse_args()
+    seconds = given.seconds
     keep_freed_memory()
     rows = []
     with one_thread():
@@ -83,7 +85,16 @@ def main() -> None:
                 found = steps_per_s(config_of(name, batch), seconds)
                 row |= {f"{name}_steps_per_s": round(found, 1), f"{name}_ips": round(batch * found)}
             rows.append(row)
-    finish("ips", {"steps": rows, "acting_alone_steps_per_s": acting, "paper": PAPER, "threads": cores()})
+    finish(
+        given.name,
+        {
+            "stand_in": stand_in(),
+            "steps": rows,
+            "acting_alone_steps_per_s": acting,
+            "paper": PAPER,
+            "threads": cores(),
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,10 @@ RESULTS = TRACKED if os.environ.get("SPIKESTILL_TRACKED_RESULTS") else Path("run
 
 NATURE_PRODUCTS = (20 * 20 * 256 * 32, 9 * 9 * 512 * 64, 7 * 7 * 576 * 64, 3_136 * 512, 512 * 6)
 """Multiply-adds of the teacher's layers, one stack of frames, six actions; hints take all but the last."""
-STAND_IN = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "NUMBA_CPU_NAME")
+STAND_IN = (
+    "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "NUMBA_CPU_NAME", "OPENBLAS_CORETYPE",
+    "NPY_DISABLE_CPU_FEATURES",
+)  # fmt: skip
 
 
 def stand_in() -> dict[str, str]:

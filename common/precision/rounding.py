@@ -10,19 +10,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import platform
 from typing import Any
 
+import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
-from numba import types
-from numba.extending import overload
+from llvmlite import ir
+from numba import config, types
+from numba.extending import intrinsic, overload
 
 from spikestill.common.compiling import njit
 from spikestill.common.precision.names import check_emulated, emulated_bits
 
 Rounding = tuple[Any, ...]
-"""What :func:`rounded` takes: one float32 or float64 zero for that type itself, or bits to drop, the smallest normal
-number, the shifter of subnormal ones, the largest number and what lies beyond it, for an emulated format."""
+"""What :func:`rounded` takes: one float32 or float64 zero for that type itself; the largest number and what lies beyond
+it for fp16 on a processor that converts to it; else bits to drop, the smallest normal number, the shifter of subnormal
+ones, and these two."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +56,7 @@ class NumberFormat:
     @property
     def largest(self) -> float:
         """Largest finite number."""
-        return float(self.rounding[3]) if self.low else float(np.finfo(self.storage).max)
+        return float(self.rounding[-2]) if self.low else float(np.finfo(self.storage).max)
 
     def round(self, values: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return ``values`` rounded to the nearest number of the format, ties to even, in its storage."""
@@ -85,8 +89,31 @@ def number_format(name: str) -> NumberFormat:
     # Adding 1.5 times the power of two whose last bit is the format's smallest step rounds to that step.
     shifter = 1.5 * 2.0 ** (23 + 1 - bias - mantissa)
     real = np.float32
-    rounding = (np.int32(23 - mantissa), real(smallest), real(shifter), real(largest), real(beyond))
+    rounding: Rounding = (
+        np.int32(23 - mantissa), real(smallest), real(shifter), real(largest), real(beyond)
+    )  # fmt: skip
+    if (exponent, mantissa) == (5, 10) and converts_to_half():
+        rounding = rounding[-2:]
     return NumberFormat(name, exponent, mantissa, "float32", rounding, (1 + exponent + mantissa) / 8)
+
+
+@functools.cache
+def converts_to_half() -> bool:
+    """Return whether the processor for which kernels are compiled has instructions between fp32 and fp16."""
+    if platform.machine() in ("aarch64", "arm64"):
+        return True
+    given = config.CPU_FEATURES
+    return "+f16c" in (llvm.get_host_cpu_features().flatten() if given is None else given).split(",")
+
+
+@intrinsic
+def _through_half(typing_context: Any, x: Any) -> Any:
+    """Return a float32 converted to fp16 and back: nearest, ties to even, infinite beyond the largest."""
+
+    def convert(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fpext(builder.fptrunc(arguments[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(types.float32), convert
 
 
 def rounded(x: Any, q: Rounding) -> Any:
@@ -102,6 +129,9 @@ def _rounded(x: Any, q: Any) -> Any:
     def double(x: Any, q: Any) -> Any:
         return np.float64(x)
 
+    def converted(x: Any, q: Any) -> Any:
+        return _through_half(np.float32(x))
+
     def emulated(x: Any, q: Any) -> Any:
         drop, smallest, shifter, largest, beyond = q
         given = np.float32(x)
@@ -116,7 +146,7 @@ def _rounded(x: Any, q: Any) -> Any:
 
     if len(q) == 1:
         return single if q[0] == types.float32 else double
-    return emulated
+    return converted if len(q) == 2 else emulated
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

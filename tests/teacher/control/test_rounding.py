@@ -3,7 +3,10 @@ import pytest
 import torch
 
 from spikestill.common.errors import UserError
-from spikestill.common.precision.rounding import number_format
+from spikestill.common.precision import rounding
+from spikestill.common.precision.rounding import number_format, round_all
+from spikestill.teacher.control.operations import HostOperations
+from tests.teacher.control.agents import Agent, config_of, numbers
 
 EDGES = [
     65519.9, 65520, -65520, 65504, 3.3e38, np.inf, -np.inf, np.nan, 0.0, -0.0, 2.0**-24, 2.0**-25, 1.0001 * 2.0**-25,
@@ -17,6 +20,60 @@ def values():
     # Halfway between two numbers of fp16, bf16 and E5M2.
     halves = (2 * rng.integers(1 << 10, 1 << 11, 1000) + 1) * 2.0**-12
     return np.concatenate([random, halves, EDGES]).astype(np.float32)
+
+
+@pytest.fixture
+def by_bits(monkeypatch):
+    """fp16 as it is rounded where the processor has no instruction for it."""
+    monkeypatch.setattr(rounding, "converts_to_half", lambda: False)
+    return number_format.__wrapped__("fp16")
+
+
+def halves_and_what_lies_beside_them():
+    """Every number of fp16 and every middle of two, with the three numbers of fp32 on both sides."""
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    finite = np.unique(halves[np.isfinite(halves)])
+    middles = (finite[1:] + finite[:-1]) / 2
+    bits = np.concatenate([halves, middles, np.float32([65520])]).view(np.int32)
+    return np.concatenate([(bits + np.int32(step)).view(np.float32) for step in range(-3, 4)])
+
+
+def same(first, second):
+    told = ~np.isnan(second)
+    return np.array_equal(np.isnan(first), ~told) and np.array_equal(
+        first[told].view(np.uint32), second[told].view(np.uint32)
+    )
+
+
+def test_fp16_is_the_same_by_the_processor_by_bits_and_by_numpy(by_bits):
+    x = np.concatenate([values(), halves_and_what_lies_beside_them()])
+    with np.errstate(all="ignore"):
+        wanted = x.astype(np.float16).astype(np.float32)
+    assert len(by_bits.rounding) == 5
+    for form in (by_bits, number_format("fp16")):
+        assert form.largest == 65504.0
+        assert same(form.round(x), wanted)
+
+
+def test_an_agent_in_fp16_is_the_same_by_the_processor_and_by_bits(by_bits):
+    batches = [numbers(np.random.default_rng(seed)) for seed in range(20)]
+    found = []
+    for form in (by_bits, number_format("fp16")):
+        agent = Agent(config_of(precision="fp16", methods={}), o=HostOperations(form))
+        for batch in batches:
+            agent.update(batch)
+        found.append(agent.weights())
+    assert np.array_equal(*found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_number_of_fp32_becomes_the_same_fp16(by_bits):
+    for begin in range(0, 1 << 32, 1 << 26):
+        x = np.arange(begin, begin + (1 << 26), dtype=np.uint64).astype(np.uint32).view(np.float32)
+        y = x.copy()
+        assert round_all(x, by_bits.rounding) == round_all(y, number_format("fp16").rounding)
+        assert same(x, y)
 
 
 @pytest.mark.parametrize(

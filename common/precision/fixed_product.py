@@ -18,10 +18,10 @@ from numba.extending import intrinsic
 
 from spikestill.common.compiling import njit
 
-LANES = 8
-ROWS, VECTORS = 4, 2
-WIDTH = LANES * VECTORS
-"""Outputs that a block computes at once; the right factor is padded to a multiple of it."""
+WIDTH = 8
+"""Outputs that a block computes at once, the lanes of a vector; the right factor is padded to a multiple of it."""
+ROWS = 4
+"""Rows of a block: its 32 sums leave AVX2's sixteen registers room for the factors."""
 
 
 def _block(rows: int) -> Any:
@@ -31,7 +31,11 @@ def _block(rows: int) -> Any:
     def multiply(typing_context: Any, stream: Any, right: Any, out: Any, row: Any, column: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> None:
             i32, i64 = ir.IntType(32), ir.IntType(64)
-            narrow, wide = ir.VectorType(i32, LANES), ir.VectorType(i64, LANES)
+            narrow, wide, halves = (
+                ir.VectorType(i32, WIDTH),
+                ir.VectorType(i64, WIDTH),
+                ir.VectorType(i32, 2 * WIDTH),
+            )
             arrays = [
                 context.make_array(kind)(context, builder, value)
                 for kind, value in zip(signature.args[:3], arguments[:3], strict=True)
@@ -47,44 +51,31 @@ def _block(rows: int) -> Any:
             builder.branch(body)
             builder.position_at_end(body)
             k = builder.phi(i64)
-            sums = [[builder.phi(wide) for _ in range(VECTORS)] for _ in range(rows)]
+            sums = [builder.phi(wide) for _ in range(rows)]
             k.add_incoming(ir.Constant(i64, 0), entry)
             place = builder.gep(begin, [builder.mul(k, outputs)])
-            factors = [
-                builder.sext(
-                    builder.load(
-                        builder.bitcast(
-                            builder.gep(place, [ir.Constant(i64, v * LANES)]), narrow.as_pointer()
-                        ),
-                        align=4,
-                    ),
-                    wide,
-                )
-                for v in range(VECTORS)
-            ]
+            factors = builder.sext(builder.load(builder.bitcast(place, narrow.as_pointer()), align=4), wide)
             added = []
             for r in range(rows):
-                one = builder.sext(builder.load(builder.gep(first[r], [k])), i64)
-                lanes = builder.insert_element(ir.Constant(wide, ir.Undefined), one, ir.Constant(i32, 0))
+                # The 32-bit number in all halves of the lanes, which one load does; the product reads lower halves.
+                one = builder.load(builder.gep(first[r], [k]))
+                lanes = builder.insert_element(ir.Constant(halves, ir.Undefined), one, ir.Constant(i32, 0))
                 lanes = builder.shuffle_vector(
-                    lanes,
-                    ir.Constant(wide, ir.Undefined),
-                    ir.Constant(ir.VectorType(i32, LANES), [0] * LANES),
+                    lanes, ir.Constant(halves, ir.Undefined), ir.Constant(halves, [0] * 2 * WIDTH)
                 )
-                for v in range(VECTORS):
-                    sums[r][v].add_incoming(ir.Constant(wide, [0] * LANES), entry)
-                    added.append(builder.add(sums[r][v], builder.mul(lanes, factors[v])))
-                    sums[r][v].add_incoming(added[-1], body)
+                by = ir.Constant(wide, [32] * WIDTH)
+                lanes = builder.ashr(builder.shl(builder.bitcast(lanes, wide), by), by)
+                sums[r].add_incoming(ir.Constant(wide, [0] * WIDTH), entry)
+                added.append(builder.add(sums[r], builder.mul(lanes, factors)))
+                sums[r].add_incoming(added[-1], body)
             following = builder.add(k, ir.Constant(i64, 1))
             k.add_incoming(following, body)
             builder.cbranch(builder.icmp_signed("<", following, terms), body, done)
             builder.position_at_end(done)
             for r in range(rows):
                 line = builder.mul(builder.add(row, ir.Constant(i64, r)), outputs)
-                for v in range(VECTORS):
-                    at = builder.add(builder.add(line, column), ir.Constant(i64, v * LANES))
-                    target = builder.bitcast(builder.gep(arrays[2].data, [at]), wide.as_pointer())
-                    builder.store(added[r * VECTORS + v], target, align=8)
+                at = builder.gep(arrays[2].data, [builder.add(line, column)])
+                builder.store(added[r], builder.bitcast(at, wide.as_pointer()), align=8)
 
         return types.void(stream, right, out, row, column), generate
 

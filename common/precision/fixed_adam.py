@@ -44,6 +44,8 @@ ALPHA_FRACTION = 40
 DECAY_FRACTION = 31
 POWER_FRACTION = 30
 M_DRAW, V_DRAW, STEP_DRAW, DRAWS = 0, 1, 2, 4
+BLOCK = 512
+"""Parameters that the compiled step goes through at a time: 4 KiB of 64-bit numbers."""
 LARGEST_RATE = 3e-3
 """Step size up to which alpha times m fits in 63 bits."""
 
@@ -179,46 +181,62 @@ def _step(
     weight_N: Any, m_N: Any, v_N: Any, gradient_N: Any, out_3N: Any, first: Any, last: Any, alpha: Any,
     bits: Any, spread: Any, m_decay: Any, v_decay: Any, epsilon: Any, root_form: Any, stochastic: Any, key: Any,
 ) -> int:  # fmt: skip
+    """Do :func:`step` for parameters ``first`` to ``last``.
+
+    Loops over few arrays at a time are what the compiler makes vectors of; blocks keep them in the cache.
+    """
     high = np.int64((1 << (bits - 1)) - 1)
     saturated = 0
-    for n in range(first, last):
-        g, m, v = np.int64(gradient_N[n]), np.int64(m_N[n]), np.int64(v_N[n])
-        m_part, up, chance = np.int64(1 << 30), np.int64((1 << 31) - 1), np.int64(0)
-        if stochastic:
-            m_part = _draw(key, 4 * n) >> 1
-            chance = _draw(key, 4 * n + 1)
-            up = chance >> 1
-        m += ((g - m) * m_decay + m_part) >> 31
+    m_B, root_B = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
+    for begin in range(first, last, BLOCK):
+        end = min(begin + BLOCK, last)
+        size, counter = end - begin, 4 * begin
+        gradient, weight = gradient_N[begin:end], weight_N[begin:end]
+        m_before, v_before = m_N[begin:end], v_N[begin:end]
+        new_weight, new_m, new_v = out_3N[0, begin:end], out_3N[1, begin:end], out_3N[2, begin:end]
+        for n in range(size):
+            m = np.int64(m_before[n])
+            part = _draw(key, counter + 4 * n) >> 1 if stochastic else np.int64(1 << 30)
+            m_B[n] = m + (((np.int64(gradient[n]) - m) * m_decay + part) >> 31)
         if root_form:
-            gap = g * g - v * v
-            low = (gap & 0x7FFFFFFF) * v_decay
-            square = v * v + (gap >> 31) * v_decay + ((low + up) >> 31)
-            v = _floor_root(square)
-            if stochastic:
-                v += np.int64((chance >> 2) * (2 * v + 1) < (square - v * v) << 30)
-            else:
-                v += np.int64(v * v < square)
-            kept = min(v, high)
-            saturated += kept != v
-            v = kept
-            root = v
+            for n in range(size):
+                g, v = np.int64(gradient[n]), np.int64(v_before[n])
+                chance = _draw(key, counter + 4 * n + 1) if stochastic else np.int64(0)
+                up = chance >> 1 if stochastic else np.int64((1 << 31) - 1)
+                gap = g * g - v * v
+                square = v * v + (gap >> 31) * v_decay + (((gap & 0x7FFFFFFF) * v_decay + up) >> 31)
+                v = _floor_root(square)
+                if stochastic:
+                    v += np.int64((chance >> 2) * (2 * v + 1) < (square - v * v) << 30)
+                else:
+                    v += np.int64(v * v < square)
+                kept = min(v, high)
+                saturated += kept != v
+                root_B[n] = kept
         else:
-            square = (g * g + high) >> (bits - 1)
-            v += ((square - v) * v_decay + up) >> 31
-            kept = min(v, high)
-            saturated += kept != v
-            v = kept
-            root = _floor_root(v << (bits - 1))
-        numerator, denominator = alpha * m, root + epsilon
-        wide = denominator << spread
-        part = wide >> 1
-        if stochastic:
-            part = denominator * _draw(key, 4 * n + 2) >> (32 - spread)
-        size = _floor_quotient(abs(numerator) + part, wide)
-        weight = np.int64(weight_N[n]) - (size if numerator >= 0 else -size)
-        kept = min(max(weight, -high - 1), high)
-        saturated += kept != weight
-        out_3N[0, n], out_3N[1, n], out_3N[2, n] = kept, m, v
+            for n in range(size):
+                g, v = np.int64(gradient[n]), np.int64(v_before[n])
+                up = _draw(key, counter + 4 * n + 1) >> 1 if stochastic else np.int64((1 << 31) - 1)
+                v += ((((g * g + high) >> (bits - 1)) - v) * v_decay + up) >> 31
+                kept = min(v, high)
+                saturated += kept != v
+                root_B[n] = kept
+        for n in range(size):
+            new_m[n] = m_B[n]
+        for n in range(size):
+            new_v[n] = root_B[n]
+        if not root_form:
+            for n in range(size):
+                root_B[n] = _floor_root(root_B[n] << (bits - 1))
+        for n in range(size):
+            numerator, denominator = alpha * m_B[n], root_B[n] + epsilon
+            wide = denominator << spread
+            part = denominator * _draw(key, counter + 4 * n + 2) >> (32 - spread) if stochastic else wide >> 1
+            change = _floor_quotient(abs(numerator) + part, wide)
+            moved = np.int64(weight[n]) - (change if numerator >= 0 else -change)
+            kept = min(max(moved, -high - 1), high)
+            saturated += kept != moved
+            new_weight[n] = kept
     return saturated
 
 

@@ -34,7 +34,7 @@ from spikestill.teacher.control.actor_critic import Batch, Settings
 from spikestill.teacher.control.blas import one_thread
 from spikestill.teacher.control.encoder import SIDES
 from spikestill.teacher.control.fixed_learner import FixedLearner
-from spikestill.teacher.control.lanes import OtherThread, in_turn
+from spikestill.teacher.control.lanes import OtherThread, in_turn, quick_turns
 from spikestill.teacher.control.learner import FloatLearner
 
 S, D = 17, 6
@@ -227,7 +227,7 @@ def main() -> None:
     rate = product_rate(*measured)
     figures: dict[str, Any] = {"stand_in": stand_in(), "product_gflop_per_s": round(rate / 1e9, 1)}
     figures["sac_pytorch_updates_per_s"] = round(plain_sac(*measured), 1)
-    with one_thread():
+    with one_thread(), quick_turns():
         for agent in AGENTS:
             config = config_of(agent, "fp32")
             floor = rate / flops(config)

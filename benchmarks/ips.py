@@ -19,7 +19,7 @@ from spikestill.common.processor import cores, keep_freed_memory
 from spikestill.configs.control import ControlConfig
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.teacher.control.blas import one_thread
-from spikestill.teacher.control.lanes import OtherThread, in_turn
+from spikestill.teacher.control.lanes import OtherThread, in_turn, quick_turns
 from spikestill.teacher.control.teach import Training
 
 BATCHES = (64, 128, 256, 512)
@@ -77,7 +77,7 @@ def main() -> None:
     seconds = given.seconds
     keep_freed_memory()
     rows = []
-    with one_thread():
+    with one_thread(), quick_turns():
         acting = {name: round(acting_steps_per_s(name, seconds / 2), 1) for name in PRECISIONS}
         for batch in BATCHES:
             row: dict[str, Any] = {"batch": batch}

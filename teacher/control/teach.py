@@ -44,7 +44,7 @@ from spikestill.configs.loading import plain
 from spikestill.teacher.control.blas import one_thread
 from spikestill.teacher.control.environment import SimulationDivergedError
 from spikestill.teacher.control.frame_replay import FrameReplay
-from spikestill.teacher.control.lanes import Both, OtherThread, in_turn
+from spikestill.teacher.control.lanes import Both, OtherThread, in_turn, quick_turns
 from spikestill.teacher.control.learner import DivergedError, Learner, make_learner
 from spikestill.teacher.control.play import joined, play_games, within
 from spikestill.teacher.control.replay import Replay
@@ -274,6 +274,7 @@ def run(config: ControlConfig, run_dir: Path, *, resume: bool = False) -> StageR
     with (
         contextlib.closing(Trainings(config, checkpoint if resume else None)) as trainings,
         one_thread(),
+        quick_turns(),
         fixed_fast.at_most(config.threads),
     ):
         provenance = dataclasses.replace(Provenance.of(config, config.seed), parents=trainings.parents)

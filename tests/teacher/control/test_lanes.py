@@ -1,10 +1,11 @@
 """Work on two threads: the results in their order, errors of either thread, and work after an error."""
 
+import sys
 import threading
 
 import pytest
 
-from spikestill.teacher.control.lanes import OtherThread, in_turn, side_by_side
+from spikestill.teacher.control.lanes import TURN_S, OtherThread, in_turn, quick_turns, side_by_side
 
 
 @pytest.fixture
@@ -37,3 +38,18 @@ def test_an_error_of_either_thread_comes_through_and_the_next_work_is_done(both,
     with pytest.raises(ValueError, match=f"piece {broken}"):
         both(work, 2)
     assert both(lambda index: index, 3) == [0, 1, 2]
+
+
+def test_threads_ask_for_the_interpreter_s_lock_sooner_within_alone():
+    before = sys.getswitchinterval()
+
+    def fails():
+        with quick_turns():
+            found.append(sys.getswitchinterval())
+            raise ValueError("within")
+
+    found = []
+    with pytest.raises(ValueError, match="within"):
+        fails()
+    assert found == [pytest.approx(TURN_S)]
+    assert sys.getswitchinterval() == before > TURN_S

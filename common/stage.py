@@ -72,6 +72,8 @@ class StopRequest:
         self._event.set()
 
 
+ONCE = signal.SIGUSR1
+"""Asks a stage to stop, and a second time asks nothing more; a scheduler's warning, and a sweep's request."""
 _watching: list[StopRequest] = []
 
 
@@ -89,7 +91,8 @@ def stops_heard() -> Iterator[StopRequest]:
 def _heard() -> tuple[signal.Signals, ...]:
     """Return the signals that ask for an end; what was told to ignore SIGHUP goes on ignoring it."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return (signal.SIGINT, signal.SIGTERM) if ignored else (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    usual = signal.SIGINT, signal.SIGTERM, ONCE
+    return usual if ignored else (*usual, signal.SIGHUP)
 
 
 def leave_terminal() -> None:
@@ -134,10 +137,11 @@ def interrupted_by_signals() -> Iterator[None]:
 def stop_on_signal() -> Iterator[StopRequest]:
     """Turn the first SIGINT, SIGTERM or SIGHUP into a :class:`StopRequest`; a second one interrupts at once.
 
-    SIGHUP comes from a terminal that was closed, or a connection that was dropped; ``nohup`` keeps it away.
-    Outside the main thread signals cannot be caught, and the request then never comes.
+    SIGHUP comes from a terminal that was closed, or a connection that was dropped; ``nohup`` keeps it away. SIGUSR1
+    asks as well, however often it comes. Outside the main thread signals cannot be caught, and the request then never
+    comes.
     """
-    request = StopRequest()
+    request, heard = StopRequest(), StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
@@ -145,8 +149,12 @@ def stop_on_signal() -> Iterator[StopRequest]:
     def handle(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             leave_terminal()
-        if request:
+        if heard and number != ONCE:
             raise KeyboardInterrupt
+        if number != ONCE:
+            heard.set()
+        if request:
+            return
         for each in (request, *_watching):
             each.set()
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # nobody may be there to read it

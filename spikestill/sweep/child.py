@@ -11,17 +11,28 @@ import contextlib
 import os
 import signal
 import sys
+import threading
+import time
+
+from spikestill.common.stage import ONCE
+
+PERIOD_S, SAVE_S = 0.3, 120.0
+"""Between two looks for the parent; for a stage to save once it is gone."""
 
 
 def end_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies; end at once where it has died already."""
-    if sys.platform == "linux":
-        import ctypes
-
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    """Ask the stage of this process to save and end when its parent is gone; end at once where it is gone already."""
+    threading.Thread(target=_outlive, args=(parent,), daemon=True).start()
     if os.getppid() != parent:
         os._exit(1)
+
+
+def _outlive(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PERIOD_S)
+    os.kill(os.getpid(), ONCE)
+    time.sleep(SAVE_S)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> int:

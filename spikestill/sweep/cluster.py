@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import functools
@@ -153,10 +154,25 @@ def _joined(address: str | None, answer_s: float) -> Iterator[Cluster]:
         raise UserError(
             f"Ray address {address}: cannot be joined from this machine ({said})", START
         ) from error
+    node = str(ray._private.worker.global_worker.node.raylet_socket_name)
     try:
         yield Cluster(ray, answer_s)
     finally:
-        ray.shutdown()
+        if _listens(node):
+            ray.shutdown()
+        else:
+            # Ray's own end would end this process here, before the sweep's table is written.
+            atexit.unregister(ray.shutdown)
+
+
+def _listens(path: str) -> bool:
+    """Return whether a process listens at a socket of this machine."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        try:
+            caller.connect(path)
+        except OSError:
+            return False
+    return True
 
 
 @contextlib.contextmanager

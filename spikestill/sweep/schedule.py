@@ -47,9 +47,9 @@ PAGE = "sweep.html"
 STAGES = "stages"
 WAIT_S = 1.0
 STOP_S = 120.0
+"""Seconds that stages have to save and end once a stop is asked for."""
 SAVE_S = 30.0
 """For stages to save where the head is gone: Ray ends what it began within a minute then."""
-"""Seconds that stages have to save and end once a stop is asked for."""
 
 
 def run(config: SweepConfig, run_dir: Path, *, resume: bool = False) -> StageResult:

@@ -26,6 +26,8 @@ from typing import Any
 from spikestill.common.atomic import write_text
 from spikestill.common.errors import UserError
 from spikestill.common.json_file import read_object
+from spikestill.common.stage import ONCE
+from spikestill.sweep.child import SAVE_S
 
 DONE, ATTEMPTS, LOG, LOCK, OPTIONS = "done.json", "attempts.jsonl", "log.txt", "lock", "options.yaml"
 STOP = "stop"
@@ -153,11 +155,15 @@ def _run(job: Job, root: Path, folder: Path, lock: int) -> tuple[int, str, bool]
         try:
             while process.poll() is None:
                 if not asked and (root / STOP).exists():
-                    process.terminate()  # a stage saves and ends
+                    process.send_signal(ONCE)  # a stage saves and ends
                     asked = True
                 time.sleep(PERIOD_S)
         finally:
             if process.poll() is None:
+                # Ray ends this process. What signals its group, or all that runs, has asked the stage already.
+                process.send_signal(ONCE)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(SAVE_S)
                 process.kill()
             process.wait()
         output.seek(0)
@@ -171,7 +177,7 @@ def _outcome(status: int, output: str, asked: bool, folder: Path) -> dict[str, A
         except (ValueError, IndexError):
             return {"state": FAILED, "error": f"ended well, and printed no summary but {output[-80:]!r}"}
         return {"state": FINISHED, "summary": summary}
-    if asked and status in (INTERRUPTED, -signal.SIGTERM):
+    if asked and status in (INTERRUPTED, -signal.SIGTERM, -ONCE):
         return {"state": STOPPED}
     if status < 0 or status == INTERRUPTED:
         name = "an interrupt" if status == INTERRUPTED else signal.Signals(-status).name

@@ -260,6 +260,14 @@ def processes():
             yield int(each.name), int(fields[1]), int(fields[3])
 
 
+def descendants(process):
+    """Return all that a process began, and what those began."""
+    every, found = list(processes()), [process]
+    for each in found:
+        found += [child for child, parent, _ in every if parent == each]
+    return found[1:]
+
+
 @pytest.mark.skipif(
     sys.platform != "linux", reason="Ray's processes are of its group elsewhere, and /proc tells it"
 )
@@ -283,7 +291,8 @@ options:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the head in /proc")
 @pytest.mark.timeout(300)
-def test_a_sweep_whose_head_is_gone_saves_and_writes_its_table(tmp_path):
+@pytest.mark.parametrize("all_of_it", [False, True], ids=["the head killed", "every process ended"])
+def test_a_sweep_whose_head_is_gone_saves_and_writes_its_table(tmp_path, all_of_it):
     (tmp_path / "recipe.yaml").write_text(STUDENT)
     with sweeping(tmp_path, "--answer_s", "1") as process:
         deadline = time.monotonic() + 120
@@ -291,9 +300,13 @@ def test_a_sweep_whose_head_is_gone_saves_and_writes_its_table(tmp_path):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        for each, parent, _ in processes():
-            if parent == process.pid and "gcs_server" in Path(f"/proc/{each}/comm").read_text():
-                os.kill(each, signal.SIGKILL)
+        if all_of_it:  # as by a scheduler, or the end of a service
+            for each in [process.pid, *descendants(process.pid)]:
+                os.kill(each, signal.SIGTERM)
+        else:
+            for each, parent, _ in processes():
+                if parent == process.pid and "gcs_server" in Path(f"/proc/{each}/comm").read_text():
+                    os.kill(each, signal.SIGKILL)
         process.wait(timeout=60)
     error = (tmp_path / "sweep.log").read_text()
     assert process.returncode == 1

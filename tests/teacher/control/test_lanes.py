@@ -48,7 +48,7 @@ def test_threads_ask_for_the_interpreter_s_lock_sooner_within_alone():
             found.append(sys.getswitchinterval())
             raise ValueError("within")
 
-    found = []
+    found: list[float] = []
     with pytest.raises(ValueError, match="within"):
         fails()
     assert found == [pytest.approx(TURN_S)]

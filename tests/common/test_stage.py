@@ -1,0 +1,37 @@
+"""Signals that ask a stage to stop."""
+
+import os
+import signal
+
+import pytest
+
+from spikestill.common.stage import stop_on_signal
+
+
+def ask(number):
+    os.kill(os.getpid(), number)
+
+
+def test_a_second_request_interrupts_at_once():
+    with stop_on_signal() as stop:
+        ask(signal.SIGTERM)
+        assert stop
+        with pytest.raises(KeyboardInterrupt):
+            ask(signal.SIGINT)
+
+
+def test_sigusr1_asks_however_often_and_hurries_nothing(capsys):
+    before = signal.getsignal(signal.SIGUSR1)
+    with stop_on_signal() as stop:
+        assert not stop
+        ask(signal.SIGUSR1)
+        assert stop
+        for number in (
+            signal.SIGUSR1,
+            signal.SIGTERM,
+            signal.SIGUSR1,
+        ):  # as where a scheduler ends every process
+            ask(number)
+        assert stop
+    assert signal.getsignal(signal.SIGUSR1) is before
+    assert capsys.readouterr().err.count("stopping after this step") == 1

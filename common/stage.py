@@ -58,6 +58,10 @@ def refuse_to_replace(path: Path, stage: str, remedy: str = MOVE_AWAY) -> None:
         raise UserError(f"{path}: is there from before, and {stage} would replace it", remedy)
 
 
+ONCE = signal.SIGUSR1
+"""Asks a stage to stop, and a second time asks nothing more; a scheduler's warning, and a sweep's request."""
+
+
 class StopRequest:
     """True once the user asked to stop (Ctrl-C, SIGTERM, a closed terminal); a loop checks it between two steps."""
 
@@ -72,8 +76,6 @@ class StopRequest:
         self._event.set()
 
 
-ONCE = signal.SIGUSR1
-"""Asks a stage to stop, and a second time asks nothing more; a scheduler's warning, and a sweep's request."""
 _watching: list[StopRequest] = []
 
 
@@ -108,22 +110,26 @@ def leave_terminal() -> None:
 
 @contextlib.contextmanager
 def interrupted_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP interrupt as Ctrl-C does, where no stage turns them into a :class:`StopRequest`.
+    """Let SIGTERM, SIGUSR1 and SIGHUP interrupt as Ctrl-C does, where no stage turns them into a :class:`StopRequest`.
 
     What is half made is then taken away again. Outside the main thread it does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    heard = StopRequest()
 
     def handle(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             leave_terminal()
+        if number == ONCE and heard:
+            return
+        heard.set()
         raise KeyboardInterrupt
 
     previous = {
         number: signal.signal(number, handle)
-        for number in (signal.SIGTERM, signal.SIGHUP)
+        for number in (signal.SIGTERM, ONCE, signal.SIGHUP)
         if signal.getsignal(number) is signal.SIG_DFL
     }
     try:

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from spikestill.common.stage import stop_on_signal
+from spikestill.common.stage import interrupted_by_signals, stop_on_signal
 
 
 def ask(number):
@@ -35,3 +35,19 @@ def test_sigusr1_asks_however_often_and_hurries_nothing(capsys):
         assert stop
     assert signal.getsignal(signal.SIGUSR1) is before
     assert capsys.readouterr().err.count("stopping after this step") == 1
+
+
+def test_sigusr1_interrupts_once_where_no_stage_hears_it():
+    done = []
+
+    def work():
+        try:
+            ask(signal.SIGUSR1)
+            done.append("went on")
+        finally:
+            ask(signal.SIGUSR1)
+            done.append("took away what was half made")
+
+    with interrupted_by_signals(), pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == ["took away what was half made"]

@@ -155,9 +155,9 @@ def stop_on_signal() -> Iterator[StopRequest]:
     def handle(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             leave_terminal()
-        if heard and number != ONCE:
-            raise KeyboardInterrupt
         if number != ONCE:
+            if heard:
+                raise KeyboardInterrupt
             heard.set()
         if request:
             return

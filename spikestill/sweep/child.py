@@ -16,8 +16,10 @@ import time
 
 from spikestill.common.stage import ONCE
 
-PERIOD_S, SAVE_S = 0.3, 120.0
-"""Between two looks for the parent; for a stage to save once it is gone."""
+PERIOD_S = 0.3
+"""Between two looks for what is waited for."""
+STOP_S = 120.0
+"""Seconds that a stage has to save and end once it is asked to stop, or its parent is gone."""
 
 
 def end_with_parent(parent: int) -> None:
@@ -31,7 +33,7 @@ def _outlive(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(PERIOD_S)
     os.kill(os.getpid(), ONCE)
-    time.sleep(SAVE_S)
+    time.sleep(STOP_S)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

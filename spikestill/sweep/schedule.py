@@ -24,6 +24,7 @@ from spikestill.common.stage import StageResult, stop_on_signal
 from spikestill.configs.loading import to_yaml
 from spikestill.configs.sweep import SweepConfig, load_sweep
 from spikestill.sweep import table
+from spikestill.sweep.child import STOP_S
 from spikestill.sweep.cluster import Cluster, HeadGoneError, Lost, joined
 from spikestill.sweep.plan import StageRun, plan, resolved
 from spikestill.sweep.worker import (
@@ -46,8 +47,6 @@ VERSION = 1
 PAGE = "sweep.html"
 STAGES = "stages"
 WAIT_S = 1.0
-STOP_S = 120.0
-"""Seconds that stages have to save and end once a stop is asked for."""
 SAVE_S = 30.0
 """For stages to save where the head is gone: Ray ends what it began within a minute then."""
 

@@ -27,11 +27,10 @@ from spikestill.common.atomic import write_text
 from spikestill.common.errors import UserError
 from spikestill.common.json_file import read_object
 from spikestill.common.stage import ONCE
-from spikestill.sweep.child import SAVE_S
+from spikestill.sweep.child import PERIOD_S, STOP_S
 
 DONE, ATTEMPTS, LOG, LOCK, OPTIONS = "done.json", "attempts.jsonl", "log.txt", "lock", "options.yaml"
 STOP = "stop"
-PERIOD_S = 0.3
 INTERRUPTED = 130
 FINISHED, STOPPED, FAILED, LOST = "finished", "stopped", "failed", "lost"
 """How a stage run ended: ``LOST``: a signal ended its process, and nobody had asked for a stop."""
@@ -163,7 +162,7 @@ def _run(job: Job, root: Path, folder: Path, lock: int) -> tuple[int, str, bool]
                 # Ray ends this process. What signals its group, or all that runs, has asked the stage already.
                 process.send_signal(ONCE)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(SAVE_S)
+                    process.wait(STOP_S)
                 process.kill()
             process.wait()
         output.seek(0)

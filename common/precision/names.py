@@ -47,10 +47,16 @@ def emulated_bits(name: str) -> tuple[int, int]:
     return exponent, mantissa
 
 
-def vanishes(value: float, name: str) -> bool:
-    """Return whether a positive number is 0 when it is rounded to the format: at most half its smallest number."""
+def smallest(name: str) -> float:
+    """Return the smallest positive number of a format, 2^(1 - bias - mantissa bits); 0 for fp32 and fp64, whose own
+    nothing here comes near."""
     if name in ("fp64", "fp32"):
-        return False
+        return 0.0
     exponent, mantissa = emulated_bits(name)
     bias = 2 ** (exponent - 1) - 1
-    return value <= 0.5 * 2.0 ** (1 - bias - mantissa)
+    return 2.0 ** (1 - bias - mantissa)
+
+
+def vanishes(value: float, name: str) -> bool:
+    """Return whether a positive number is 0 when it is rounded to the format: at most half its smallest number."""
+    return value <= 0.5 * smallest(name)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from spikestill.common.precision.names import smallest
 from spikestill.common.precision.rounding import number_format
 from spikestill.configs.control import ControlConfig, MethodsConfig
 from spikestill.teacher.control import networks
@@ -93,6 +94,7 @@ class Settings:
             epsilon=config.adam_epsilon,
             root_form=bool(methods.hadam),
             kahan=bool(methods.kahan_gradients),
+            least=smallest(config.precision) if methods.loss_scaling == "compound" else 0.0,
         )
         actor = dataclasses.replace(adam, kahan=adam.kahan and methods.kahan_actor)
         if not config.from_pixels:

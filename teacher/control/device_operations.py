@@ -352,7 +352,7 @@ class DeviceOperations:
             root = f["square_root"](w, ())
         change = f["adam_change"](
             m, root, rule.rate / (1.0 - beta1**step), (1.0 - beta2**step) ** 0.5,
-            self.scalar(scale * rule.epsilon), (),
+            self.scalar(rule.scaled_epsilon(scale)), (),
         )  # fmt: skip
         if rule.kahan:
             for own, new in zip((p, c), f["changed_kahan"](p, c, change, ()), strict=True):

@@ -69,6 +69,8 @@ class AdamRule:
         rate, beta1, beta2, epsilon: η, β₁, β₂, ε.
         root_form: hAdam.
         kahan: Kahan gradients.
+        least: what ε times the loss's scale is at least: the format's smallest positive number with compound loss
+            scaling, so that halving the scale never makes it 0; 0 without.
     """
 
     rate: float
@@ -77,6 +79,11 @@ class AdamRule:
     epsilon: float
     root_form: bool
     kahan: bool
+    least: float = 0.0
+
+    def scaled_epsilon(self, scale: float) -> float:
+        """Return ε for gradients that have the loss's scale."""
+        return max(scale * self.epsilon, self.least)
 
 
 class HostOperations:
@@ -371,7 +378,7 @@ class HostOperations:
         kernels.adam(
             *flat, real(rule.beta1), real(1.0 - rule.beta1), real(beta2), real(rest2),
             real(rule.rate / (1.0 - rule.beta1**step)), real((1.0 - rule.beta2**step) ** 0.5),
-            real(self.scalar(scale * rule.epsilon)), rule.root_form, rule.kahan, self.q,
+            real(self.scalar(rule.scaled_epsilon(scale))), rule.root_form, rule.kahan, self.q,
         )  # fmt: skip
         self._seen(STEP, p)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from spikestill.common.environment import Box, EnvironmentSpec, Field, environment
 from spikestill.common.errors import UserError
@@ -17,7 +17,7 @@ from spikestill.common.precision.names import (
     check_emulated,
     vanishes,
 )
-from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.environment import ATARI_ONLY, EnvironmentConfig
 from spikestill.configs.options import Options, Range, Share
 
 if TYPE_CHECKING:  # its rounding is compiled, and --help does not wait for that
@@ -39,6 +39,10 @@ READ_BY_SAC = ("initial_temperature", "log_std_low", "log_std_high", "std_added"
 """Options that DDPG has no use for."""
 READ_BY_DDPG = ("exploration", "twin_critics", "target_noise")
 """Options that SAC has no use for."""
+READ_FROM_PIXELS = ("filters", "features", "feature_tanh", "crop")
+"""Options that a task of states has no use for."""
+SCALES = ("loss_scale", "loss_scale_period")
+"""Methods' options that mean nothing without loss scaling."""
 READ_BY_FIXED = ("second_moment", "rounding", "headroom")
 """Options that floating point has no use for; the ``quantisation_delay`` is given to all four variants of Figure 7."""
 
@@ -140,8 +144,8 @@ class ControlConfig(Options):
     num_envs: Annotated[int, Range(1, 1024)] = 1
     """Environments stepped together."""
     seeds: Annotated[int, Range(1, 64)] = 1
-    """Agents trained together, with the seeds ``seed``, ``seed`` + 1, ...; each as it would be alone. Those
-    after the first are written to ``seed-N/`` in the run folder."""
+    """Agents trained together, with the seeds ``seed``, ``seed`` + 1, ...; each as it would be alone, but all end where
+    one diverges. Those after the first are written to ``seed-N/`` in the run folder."""
     hidden: tuple[int, ...] = (256, 256)
     """Width of each hidden layer of actor and critics; FIXAR has 400 and 300."""
     batch_size: Annotated[int, Range(1, 65536)] = 256
@@ -205,6 +209,8 @@ class ControlConfig(Options):
     seed: Annotated[int, Range(0, 2**31 - 65)] = 0
     """Seed of weights, exploration, replay and starts."""
 
+    UNREAD: ClassVar[tuple[str, ...]] = tuple(f"environment.{name}" for name in ATARI_ONLY)
+
     def _check(self) -> None:
         if self.target_period == 0:
             object.__setattr__(self, "target_period", 2 if self.algorithm == "sac" else 1)
@@ -254,18 +260,30 @@ class ControlConfig(Options):
             READ_BY_SAC if self.algorithm == "ddpg" else READ_BY_DDPG, f"algorithm {self.algorithm}"
         )
         unread |= {} if fixed else dict.fromkeys(READ_BY_FIXED, arithmetic)
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        given = {name: getattr(self, name) for name in unread if getattr(self, name) != defaults[name]}
-        if fixed:
-            usual = vars(MethodsConfig())
-            given |= {
-                f"methods.{name}": value for name, value in vars(self.methods).items() if value != usual[name]
-            }
-        if given:
-            name, value = next(iter(given.items()))
-            raise UserError(
-                f"{name} is {value}, and {unread.get(name, arithmetic)} does not read it", f"omit --{name}"
-            )
+        methods = dict.fromkeys(vars(self.methods), arithmetic) if fixed else {}
+        if not self.from_pixels:
+            states = f"{self.environment.game}, which is seen as numbers,"
+            unread |= dict.fromkeys(READ_FROM_PIXELS, states)
+            methods |= {
+                name: states for name in ENCODERS if getattr(self.methods, name)
+            }  # off is what they are
+        scaling = self.methods.loss_scaling
+        if scaling == "none" or (scaling == "auto" and self.precision in ("fp64", "fp32")):
+            methods |= dict.fromkeys(SCALES, f"{arithmetic} without loss scaling")
+        usual, own = vars(MethodsConfig(loss_scaling=scaling)), vars(self.methods)
+        usual |= {"loss_scaling": "auto"}
+        given = {
+            name: (getattr(self, name), reader)
+            for name, reader in unread.items()
+            if getattr(self, name) != getattr(type(self), name)
+        }
+        given |= {
+            f"methods.{name}": (own[name], reader)
+            for name, reader in methods.items()
+            if own[name] != usual[name]
+        }
+        for name, (value, reader) in given.items():
+            raise UserError(f"{name} is {value}, and {reader} does not read it", f"omit --{name}")
 
     def _check_pictures(self, spec: EnvironmentSpec) -> None:
         pictures = [field.name for field in spec.fields if len(field.shape) > 1 and field.dtype == "uint8"]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated
 
-from spikestill.common.environment import check_environment
+from spikestill.common.environment import check_environment, is_control
+from spikestill.common.errors import UserError
 from spikestill.configs.options import Options, Range, Share
+
+ATARI_ONLY = ("frame_skip", "sticky", "noop_max")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,3 +30,10 @@ class EnvironmentConfig(Options):
 
     def _check(self) -> None:
         check_environment(self.game)
+        for name in ATARI_ONLY:
+            if getattr(self, name) != getattr(EnvironmentConfig, name) and is_control(self.game):
+                raise UserError(
+                    f"{name} is {getattr(self, name)}, and {self.game} does not read it: that is for Atari games, and "
+                    "a control task decides at its own rate",
+                    f"omit --{name}",
+                )

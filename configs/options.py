@@ -77,6 +77,8 @@ class Options:
 
     HIDDEN: ClassVar[tuple[str, ...]] = ()
     """Options, or groups of them, that are not the user's: something else sets them."""
+    UNREAD: ClassVar[tuple[str, ...]] = ()
+    """Options that only others of a command's kinds read: left out of the help, and refused where they are given."""
     WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ()
     """Options that change nothing of what is made."""
     NEWER: ClassVar[tuple[str, ...]] = ()
@@ -281,6 +283,12 @@ def shown_options(config_class: type) -> list[Option]:
         for option in options(config_class)
         if not any(option.name == name or option.name.startswith(f"{name}.") for name in hidden)
     ]
+
+
+def told_options(config_class: type) -> list[Option]:
+    """Return the options of a command that its help tells of."""
+    unread = getattr(config_class, "UNREAD", ())
+    return [option for option in shown_options(config_class) if option.name not in unread]
 
 
 def full_name(name: str, known: Collection[str]) -> str:

@@ -8,10 +8,12 @@ from typing import Annotated, ClassVar, Literal
 
 from spikestill.common import agents
 from spikestill.common.errors import UserError
-from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.environment import ATARI_ONLY, EnvironmentConfig
 from spikestill.configs.options import Choices, Options, Range, Seed, Share
 
 MOST_AGENTS = 16
+UNREAD = (*(f"environment.{name}" for name in ATARI_ONLY), "student", "core_map", "buffer")
+"""What control tasks have no use for; agents that want such a file say that they play Atari games."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,6 +131,8 @@ class ControlPlayConfig(PlayConfig):
     agent: Annotated[str, Choices(agents.live_agents, several=True)] = "teacher"
     """Who plays: ``teacher``, the file that ``teach`` wrote, or ``random``; several with commas between."""
 
+    UNREAD: ClassVar[tuple[str, ...]] = UNREAD
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ControlEvaluateConfig(EvaluateConfig):
@@ -140,6 +144,14 @@ class ControlEvaluateConfig(EvaluateConfig):
     """Games."""
     epsilon: Share = 0.0
     """Probability of a random action in place of the agent's."""
+
+    UNREAD: ClassVar[tuple[str, ...]] = (*UNREAD, "also_sticky")
+
+    def _check(self) -> None:
+        if self.also_sticky:
+            raise UserError(
+                "also_sticky is true, and no control task has sticky actions", "omit --also_sticky"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

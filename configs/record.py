@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from spikestill.common.errors import UserError
-from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.environment import ATARI_ONLY, EnvironmentConfig
 from spikestill.configs.options import Options, Range, Seed, Share
 
 
@@ -60,3 +60,14 @@ class RecordConfig(Options):
                     f"{option} is {str(path)!r}, a teacher is a .safetensors file",
                     "give a teacher that `spikestill teach` wrote",
                 )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ControlRecordConfig(RecordConfig):
+    """An agent of a control task plays; what it saw, its actions and the scores that it gave are stored."""
+
+    UNREAD: ClassVar[tuple[str, ...]] = (
+        *(f"environment.{name}" for name in ATARI_ONLY),
+        "ensemble",
+        "student",
+    )

@@ -395,7 +395,7 @@ def verb_help(verb: Verb) -> str:
     import textwrap
 
     from spikestill.configs.loading import to_flag
-    from spikestill.configs.options import Choices, rule_of, shown_options, type_name
+    from spikestill.configs.options import Choices, rule_of, told_options, type_name
 
     bare = f" [{_positional_word(verb)}]" if verb.positional else ""
     what = " ".join((verb.config_class().__doc__ or "").split())
@@ -411,7 +411,7 @@ def verb_help(verb: Verb) -> str:
         *_names_explained(verb),
         "options:",
     ]
-    for option in shown_options(verb.config_class()):
+    for option in told_options(verb.config_class()):
         default = "required" if option.default is dataclasses.MISSING else to_flag(option.default) or "empty"
         lines.append(f"  --{option.name} {type_name(option.type)}  [{default}]")
         lines += textwrap.wrap(
@@ -431,13 +431,17 @@ def verb_help(verb: Verb) -> str:
 
 def _names_explained(verb: Verb) -> list[str]:
     """Return what a bare word stands for, and how much of a dotted name is enough."""
-    from spikestill.configs.options import shown_options
+    from spikestill.configs.options import told_options
 
     lines = []
     if verb.positional:
         lines.append(f"{_positional_word(verb)} is --{verb.positional}, without its name.")
-    if any("." in option.name for option in shown_options(verb.config_class())):
-        lines.append("The last part of a dotted option is enough where no other ends so: --frame_skip 2.")
+    parts = [option.name.rpartition(".") for option in told_options(verb.config_class())]
+    dotted = [name for _, dot, name in parts if dot and name != "game"]
+    if dotted:
+        lines.append(
+            f"The last part of a dotted option is enough where no other ends so: --{dotted[0]} VALUE."
+        )
     return [*lines, ""] if lines else []
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spikestill.common.stage import StageResult
 from spikestill.configs.loading import shipped_recipes
-from spikestill.configs.options import Option, choices, members, shown_options
+from spikestill.configs.options import Option, choices, members, told_options
 from spikestill.configs.pipeline import CompletionConfig
 from spikestill.verbs import VERBS, Verb
 
@@ -24,7 +24,7 @@ def run(config: CompletionConfig, run_dir: Path, *, resume: bool = False) -> Sta
 
 def flags(verb: Verb) -> list[str]:
     """Return the flags of a command, dotted ones by their last part where no other ends so."""
-    names = [option.name for option in shown_options(verb.config_class())]
+    names = [option.name for option in told_options(verb.config_class())]
     tails = [name.rpartition(".")[2] for name in names]
     short = [tail if tails.count(tail) == 1 else name for name, tail in zip(names, tails, strict=True)]
     resume = ("resume",) if verb.goes_on else ()
@@ -34,7 +34,7 @@ def flags(verb: Verb) -> list[str]:
 def values(verb: Verb) -> dict[str, list[str]]:
     """Return flag to its values, where those are a list."""
     found = {}
-    for option in shown_options(verb.config_class()):
+    for option in told_options(verb.config_class()):
         if known := _listed(option):
             for name in {option.name, option.name.rpartition(".")[2]}:
                 found[f"--{name}"] = known

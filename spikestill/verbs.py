@@ -93,6 +93,11 @@ CONTROL: dict[str, dict[str, str]] = {
         "    writes runs/cheetah/teacher.safetensors; Ctrl-C saves, --resume goes on\n"
         "spikestill teach half_cheetah --algorithm ddpg --hidden 400,300 --batch_size 64 --seeds 2",
     },
+    "record": {
+        "config": "spikestill.configs.record:ControlRecordConfig",
+        "example": "spikestill record cheetah_run --frames 20000 --run_dir runs/cheetah\n"
+        "    writes runs/cheetah/buffer.h5: observations, actions and values of the agent that teach left there",
+    },
     "play": {
         "config": "spikestill.configs.play:ControlPlayConfig",
         "example": "spikestill play cheetah_run --run_dir runs/cheetah --record cheetah.mp4 --seconds 20\n"
@@ -187,6 +192,7 @@ VERBS: dict[str, Verb] = {
             function="spikestill.student.rollout:run",
             artefact=artefacts.BUFFER,
             positional="environment.game",
+            choose="spikestill.verbs:by_environment",
         ),
         Verb(
             name="distill",

@@ -42,7 +42,13 @@ OVERFLOWS = 100
 
 
 class DivergedError(UserError):
-    """Weights that are not finite, or gradients that overflow in every update."""
+    """Weights that are not finite, or gradients that overflow in every update.
+
+    Attributes:
+        seed: whose training it was, once that is known.
+    """
+
+    seed: int | None = None
 
 
 class Learner(Protocol):

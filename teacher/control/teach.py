@@ -217,9 +217,14 @@ class Trainings:
         return self._all(lambda training: training.evaluate())
 
     def _all(self, work: Callable[[Training], Any]) -> list[Any]:
-        if len(self.each) == 1:
-            return [work(self.each[0])]
-        return list(self._pool.map(work, self.each))
+        def own(training: Training) -> Any:
+            try:
+                return work(training)
+            except DivergedError as error:
+                error.seed = training.seed
+                raise
+
+        return [own(self.each[0])] if len(self.each) == 1 else list(self._pool.map(own, self.each))
 
     def save(self, path: Path, provenance: Provenance) -> None:
         """Write the checkpoint, atomically."""
@@ -352,13 +357,14 @@ def _naming_checkpoint(checkpoint: Path, trainings: Trainings, provenance: Prove
     except DivergedError as error:
         told = {
             "diverged": error.what,
+            "seed": error.seed,
             "step": trainings.step,
             "provenance": json.loads(provenance.to_json()),
         }
         write_text(checkpoint.with_name(DIVERGED), json.dumps(told, indent=1) + "\n")
         good = f"the last good checkpoint is {checkpoint}" if checkpoint.exists() else "no checkpoint yet"
         raise UserError(
-            f"{trainings.config.environment.game}, step {trainings.step:,}, {error.what}; {good}",
+            f"{trainings.config.environment.game}, seed {error.seed}, step {trainings.step:,}, {error.what}; {good}",
             error.remedy,
         ) from error
     except SimulationDivergedError as error:

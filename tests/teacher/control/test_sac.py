@@ -109,10 +109,13 @@ def test_in_fp64_updates_are_those_of_pytorch(algorithm, options):
     np.testing.assert_allclose(agent.weights(), wanted, rtol=1e-9, atol=1e-12)
 
 
+DOUBLING = {"loss_scale_period": 40}
+"""The scale doubles on its way."""
 IDENTITIES = [
-    {"hadam": True}, {"normal_fix": True}, {"kahan_momentum": True}, {"loss_scaling": "compound"},
-    {"kahan_gradients": True, "kahan_actor": True}, {"loss_scaling": "amp"},
-    {"hadam": True, "normal_fix": True, "kahan_momentum": True, "loss_scaling": "compound", "kahan_gradients": True},
+    {"hadam": True}, {"normal_fix": True}, {"kahan_momentum": True}, {"loss_scaling": "compound", **DOUBLING},
+    {"kahan_gradients": True, "kahan_actor": True}, {"loss_scaling": "amp", **DOUBLING},
+    {"hadam": True, "normal_fix": True, "kahan_momentum": True, "loss_scaling": "compound", "kahan_gradients": True,
+     **DOUBLING},
 ]  # fmt: skip
 
 
@@ -120,8 +123,7 @@ IDENTITIES = [
 @pytest.mark.parametrize("methods", IDENTITIES, ids=lambda methods: "+".join(methods))
 def test_in_fp64_every_method_but_the_softplus_fix_changes_nothing(algorithm, methods):
     plain = Agent(config_of(algorithm))
-    # The scale doubles on its way.
-    other = Agent(config_of(algorithm, methods=OFF | {"loss_scale_period": 40} | methods))
+    other = Agent(config_of(algorithm, methods=OFF | methods))
     for seed in range(100):
         plain.update(numbers(np.random.default_rng(seed)))
         other.update(numbers(np.random.default_rng(seed)))

@@ -125,7 +125,7 @@ def test_naive_fp16_names_the_format_the_operation_and_what_is_off(tmp_path):
     config = config_of(precision="fp16", methods=MethodsConfig(**OFF))
     with pytest.raises(
         UserError,
-        match=r"cartpole_swingup, step .*fp16 does not hold.*optimiser step.*off: hadam, softplus_fix",
+        match=r"cartpole_swingup, seed 0, step .*fp16 does not hold.*optimiser step.*off: hadam, softplus_fix",
     ):
         teach.run(config, tmp_path)
 
@@ -300,7 +300,8 @@ def test_an_encoder_and_what_is_seen_must_fit(tmp_path):
     """A file whose fields say pixels although it has no encoder, and the reverse."""
     path = tmp_path / "agent.safetensors"
     for game, spec in (("pixelled_test", BOXED), ("boxed_test", PIXELLED)):
-        config = control(game=game, precision="fp16", methods={}, filters=2, features=4, hidden=(8,))
+        encoder = {"filters": 2, "features": 4} if game == "pixelled_test" else {}
+        config = control(game=game, precision="fp16", methods={}, hidden=(8,), **encoder)
         learner = FloatLearner(config, 5, 2, 0)
         learner.save(path, spec, Provenance.of(config, 0))
         with pytest.raises(UserError, match=r"encoder of pixels|inputs wanted"):
@@ -411,11 +412,40 @@ def test_fixed_point_is_plain_ddpg_and_says_so():
             FIXAR | {"methods": MethodsConfig(hadam=True)},
             r"methods.hadam is True, and precision fixar.*--methods.hadam",
         ),
+        ({"filters": 16}, r"filters is 16, and cartpole_swingup, which is seen as numbers, does not read it"),
+        ({"precision": "fp16", "crop": 3}, r"crop is 3, and cartpole_swingup.*Omit --crop"),
+        (
+            {"precision": "fp16", "methods": MethodsConfig(feature_limit=True)},
+            r"methods.feature_limit is True, and cartpole_swingup.*Omit --methods.feature_limit",
+        ),
+        (
+            {"methods": MethodsConfig(loss_scale=500.0)},
+            r"methods.loss_scale is 500.0, and precision fp32 without loss scaling",
+        ),
+        (
+            {"precision": "fp16", "methods": MethodsConfig(loss_scaling="none", loss_scale_period=7)},
+            r"methods.loss_scale_period is 7, and precision fp16 without loss scaling",
+        ),
     ],
 )
 def test_an_option_that_nothing_would_read_is_refused(options, message):
     with pytest.raises(UserError, match=message):
         config_of(**options)
+
+
+@pytest.mark.parametrize("option", [{"frame_skip": 2}, {"sticky": 0.25}, {"noop_max": 3}])
+def test_what_only_atari_games_read_is_refused_for_a_control_task_and_not_in_its_help(option, capsys):
+    (name,) = option
+    with pytest.raises(UserError, match=rf"{name} is .*cheetah_run does not read it.*Omit --{name}"):
+        EnvironmentConfig(game="cheetah_run", **option)
+    EnvironmentConfig(game="pong", **option)
+    for verb in ("teach", "play", "evaluate", "record"):
+        assert main([verb, "cheetah_run", f"--{name}", str(option[name])]) != 0
+        assert "cheetah_run does not read it: that is for Atari games" in capsys.readouterr().err
+        assert main([verb, "cheetah_run", "--help"]) == 0
+        assert f".{name}" not in capsys.readouterr().out
+        assert main([verb, "pong", "--help"]) == 0
+        assert f"--environment.{name}" in capsys.readouterr().out
 
 
 def test_a_fixed_point_agent_is_taught_plays_and_is_inspected(tmp_path, capsys):

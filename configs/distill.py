@@ -30,7 +30,8 @@ class DistillConfig(Options):
     """Where in the picture the net looks: ``published`` pads as Table 1 says, whose strides leave the 1-chip net blind
     for the last ten rows and columns; ``centred`` leaves four out on every side. The other nets see everything."""
     loss: Literal["kl", "nll", "mse"] = "kl"
-    """Kullback-Leibler divergence, negative log likelihood of the argmax, or squared error of Q (Rusu 2015)."""
+    """Kullback-Leibler divergence, negative log likelihood of the argmax, or squared error of Q (Rusu 2015), less each
+    state's mean over the actions."""
     temperature: Annotated[float, Range(1e-9, 1e9)] = 0.01
     """Tau of the teacher's softmax for ``kl``, in units of Q; 0.01 is the paper's best."""
     logit_scale: Annotated[float, Range(1e-9, 1e9)] = 16.0

@@ -43,7 +43,7 @@ from spikestill.student.branches import BRANCHES, least_missed, votes_by_branch
 from spikestill.student.hints import Hints, hinted_layers
 from spikestill.student.judging import judged
 from spikestill.student.layer_log import LayerActivity, activity
-from spikestill.student.losses import distillation_loss, legal_scores, student_outputs
+from spikestill.student.losses import distillation_loss, legal_scores
 from spikestill.student.network import StudentNetwork
 from spikestill.student.sources import Drawn, Source
 from spikestill.student.unfold import check_same_net, unfold
@@ -274,8 +274,8 @@ class Distillation:
     def _loss(self, rates: Tensor, q: Tensor) -> Tensor:
         """Return the loss of mean votes; those of the branches that are left count as all."""
         whole = rates * (BRANCHES / (BRANCHES - len(self.pruned)))
-        outputs = student_outputs(self.config.loss, whole, self.config.logit_scale)
-        return distillation_loss(self.config.loss, outputs, q, self.config.temperature)
+        logits = self.config.logit_scale * whole
+        return distillation_loss(self.config.loss, logits, q, self.config.temperature)
 
     def train_step(self) -> tuple[float, float]:
         """Do one gradient step; return (loss, agreement with the teacher's best action on the batch).

@@ -36,24 +36,21 @@ def nll(logits_BA: Tensor, q_BA: Tensor) -> Tensor:
 
 
 def mse(logits_BA: Tensor, q_BA: Tensor) -> Tensor:
-    """Return the squared error between logits and Q-values, mean over B and those actions that are the game's."""
-    legal = q_BA != -torch.inf
-    return F.mse_loss(logits_BA[legal], q_BA[legal]) if not legal.all() else F.mse_loss(logits_BA, q_BA)
+    """Return the squared error between logits and Q-values, each less its mean over the state's actions.
+
+    It is the mean over B and those actions that are the game's. What all actions of a state share is its value, which
+    mean votes in 0..1 cannot follow; which action is best does not depend on it.
+    """
+    legal_BA = q_BA != -torch.inf
+    apart_BA = torch.where(legal_BA, logits_BA - torch.where(legal_BA, q_BA, 0.0), 0.0)
+    mean_B1 = apart_BA.sum(dim=1, keepdim=True) / legal_BA.sum(dim=1, keepdim=True)
+    return torch.where(legal_BA, apart_BA - mean_B1, 0.0).square().sum() / legal_BA.sum()
 
 
 def legal_scores(scores_BA: Tensor, q_BA: Tensor) -> Tensor:
     """Return scores with a value below all others where q = -inf: the action is not one of the game's."""
     illegal = q_BA == -torch.inf
     return scores_BA.masked_fill(illegal, ILLEGAL) if illegal.any() else scores_BA
-
-
-def student_outputs(name: str, rates_BA: Tensor, scale: float) -> Tensor:
-    """Return what the loss called ``name`` compares with the teacher: scale r, and for ``mse`` scale (r - 1/2).
-
-    Mean votes r lie in 0..1, Q-values on either side of 0: the squared error wants outputs that can be negative. The
-    divergences do not see an offset that all actions share. The order of the actions is that of the votes.
-    """
-    return scale * (rates_BA - 0.5) if name == "mse" else scale * rates_BA
 
 
 def distillation_loss(name: str, logits_BA: Tensor, q_BA: Tensor, temperature: float) -> Tensor:

@@ -49,7 +49,7 @@ from spikestill.result_cells import (
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 MEASURED = DOCS.parent / "benchmarks" / "results"
 ABLATIONS = ("ablation", "ablation-zoo", "ablation-teachers", "ablation-files")
-"""Sweeps whose cells stand in one table."""
+"""Sweeps whose tables stand in one section."""
 TABLES = ("table2", "table3", "figure4", *ABLATIONS, "penalty", "prune")
 NOTES = "notes.md"
 """Beside the cells: what the tables do not say by themselves, at the end of the page."""
@@ -271,6 +271,17 @@ def figure_4(own: Sequence[Cell], joined: Sequence[Card], made: Mapping[str, Car
     ]
 
 
+ONE_CHANGE = (
+    "## One change at a time",
+    "",
+    "What a departure of ours from the paper's recipe is worth, taken back or added by itself. Regret is that of",
+    "the integer net on the recording's last 2 %: 0 for the teacher, 1 for random play. A table is one sweep, whose",
+    "rows compare: `spikestill sweep ablation`; `ablation-zoo` for play of the game's student and a start from another",
+    "game's; `ablation-teachers` for the gaps between actions; `ablation-files` for several teachers, and own files.",
+    "",
+)
+
+
 def ablation(own: Sequence[Cell]) -> list[str]:
     """Return what each departure from the paper is worth: the score without it, or with it, all else alike."""
 
@@ -286,17 +297,7 @@ def ablation(own: Sequence[Cell]) -> list[str]:
          number(cell.get("evaluate.mean"), 2), interval(cell.get("evaluate.ci95"), 2), measured(cell)]
         for cell in own
     ]  # fmt: skip
-    heads = ["game", "change", "regret, held out", "score", "95 % interval", "% of teacher"]
-    return [
-        "## One change at a time",
-        "",
-        "What a departure of ours from the paper's recipe is worth, taken back or added by itself. Regret is that of",
-        "the integer net on the recording's last 2 %: 0 for the teacher, 1 for random play.",
-        "`spikestill sweep ablation`; `ablation-zoo` for play of the game's student and a start from another game's;",
-        "`ablation-teachers` for the gaps between actions; `ablation-files` for several teachers, and own files.",
-        "",
-        *table(heads, rows or [[""] * len(heads)]),
-    ]
+    return table(["game", "change", "regret, held out", "score", "95 % interval", "% of teacher"], rows)
 
 
 def penalty(own: Sequence[Cell], students: Sequence[tuple[str, Card]]) -> list[str]:
@@ -377,9 +378,10 @@ def page(zoo: Path, documents: Path, measured: Path) -> str:
     for name, draw in drawn.items():
         lines += draw(cells(documents / f"{name}.json")) + as_run(documents / f"{name}.json")
         if name == "figure4":
-            paths = [documents / f"{each}.json" for each in ABLATIONS]
-            lines += ablation([cell for path in paths for cell in cells(path)])
-            lines += [line for path in paths for line in as_run(path)]
+            lines += ONE_CHANGE
+            for path in (documents / f"{each}.json" for each in ABLATIONS):
+                if found := cells(path):
+                    lines += ablation(found) + as_run(path)
     lines += constraint_results.section(measured, made)
     if (notes := documents / NOTES).is_file():
         lines.append(notes.read_text(encoding="utf-8"))

@@ -33,7 +33,10 @@ _SCHEMAS = {
     "spikestill.teacher": "a game's teacher",
     "spikestill.trace": "a trace of a game played",
 }
-PACKAGES = ("spikestill", "torch", "numpy", "ale-py", "h5py", "numba", "safetensors", "lava-nc")
+PACKAGES = (
+    "spikestill", "torch", "numpy", "ale-py", "mujoco", "dm_control", "gymnasium", "h5py", "numba", "safetensors",
+    "lava-nc",
+)  # fmt: skip
 
 
 def file_sha256(path: Path) -> str:

@@ -11,6 +11,7 @@ peak in millions of bytes, cuBLAS's workspace (some 32 on Hopper, 8 elsewhere) i
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from typing import Any
 
@@ -19,7 +20,8 @@ import torch
 
 from benchmarks.control import D, S, batch_of
 from benchmarks.measurement import finish
-from spikestill.common.processor import cores, keep_freed_memory
+from spikestill.common.errors import UserError
+from spikestill.common.processor import compute_device, cores, keep_freed_memory
 from spikestill.configs.control import ControlConfig
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.teacher.control.blas import one_thread
@@ -84,6 +86,10 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=["fp32", "fp16", "bf16"])
     given = parser.parse_args()
     keep_freed_memory()
+    try:
+        compute_device(given.device)
+    except UserError as error:
+        sys.exit(str(error))
     figures: dict[str, Any] = {"device": given.device}
     if given.device == "cuda" and torch.cuda.is_available():
         figures["gpu"] = torch.cuda.get_device_name()

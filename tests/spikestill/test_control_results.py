@@ -15,11 +15,12 @@ from spikestill.common.artefacts import DIVERGED
 from spikestill.common.errors import UserError
 from spikestill.configs.control import ControlConfig, MethodsConfig
 from spikestill.configs.environment import EnvironmentConfig
-from spikestill.configs.loading import build
+from spikestill.configs.loading import build, find_recipe, load
 from spikestill.configs.sweep import load_sweep
 from spikestill.control_cells import cells, setting_of, variant_of
-from spikestill.control_curves import Kept, of_run, read, write
+from spikestill.control_curves import FREE, Kept, file_name, of_run, read, write
 from spikestill.control_results import ABLATIONS, BJORCK_TASKS, MAIN, RANDOM, RANDOM_OPTIONS, draw
+from spikestill.results import DOCS
 from spikestill.sweep.plan import plan
 from spikestill.sweep.table import seeds_and_games
 from spikestill.teacher.control import teach
@@ -305,3 +306,19 @@ def test_a_recipes_own_format_is_compared_and_fp16_where_none_is_given(tmp_path)
         (["--config", str(recipe), "--precision", "e5m3"], "e5m3"),
     ):
         assert control_distances.options_of(["cartpole_swingup", *options]).precision == wanted
+
+
+@pytest.mark.parametrize(
+    ("recipe", "game", "precision", "seeds", "kept"),
+    [
+        ("teach-sac-small", "cheetah_run", "fp16", 2, "cheetah_run-sac-fp16-24240aa3"),
+        ("teach-sac-small", "walker_walk", "fp32", 2, "walker_walk-sac-fp32-78b0ba3c"),
+        ("teach-sac-tiny", "cartpole_swingup", "fp16", 3, "cartpole_swingup-sac-fp16-9c12c5e8"),
+        ("teach-sac-tiny", "cartpole_swingup", "fp32", 3, "cartpole_swingup-sac-fp32-053e9948"),
+    ],
+)
+def test_the_kept_curves_of_two_cores_are_those_of_a_shipped_recipe(recipe, game, precision, seeds, kept):
+    options = {"environment.game": game, "precision": precision, "seeds": str(seeds)}
+    config = load(ControlConfig, find_recipe(recipe), options)
+    assert file_name(config, FREE) == f"{kept}.json"
+    assert (DOCS / "results" / "control" / f"{kept}.json").is_file()

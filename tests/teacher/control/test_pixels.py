@@ -264,6 +264,39 @@ def test_the_critics_learn_brightness_from_pictures():
     assert np.mean(losses[-40:]) < 0.3 / 12, losses[::10]
 
 
+@pytest.mark.slow
+def test_a_policy_of_pictures_is_learnt_in_fp16():
+    """A task without a next state: the best action says how bright a picture is, and any other costs its distance."""
+    config = config_of(
+        precision="fp16",
+        methods={"kahan_scale": 100.0},
+        **SMALL
+        | {
+            "learning_rate": 3e-3,
+            "actor_period": 1,
+            "features": 8,
+            "hidden": (32, 32),
+            "initial_temperature": 0.02,
+        },
+    )
+    learner = FloatLearner(config, 0, D, 0)
+    rng = np.random.default_rng(0)
+
+    def shown(size):
+        batch, _ = pictured(rng, learner.settings, size)
+        level = rng.uniform(0, 1, size)
+        dark = (batch.obs_BS * level[:, None, None, None, None]).astype(np.uint8)
+        return batch._replace(obs_BS=dark, going_on_B=np.zeros(size)), 2 * level[:, None] - 1
+
+    for _ in range(200):
+        batch, best = shown(16)
+        learner.update(batch._replace(reward_B=-np.square(batch.action_BD - best).sum(axis=1)), rng)
+    batch, best = shown(64)
+    missed = np.square(learner.act(batch.obs_BS, None) - best).sum(axis=1).mean()
+    # The same action always misses by 2/3 at the least.
+    assert missed < 0.2, missed
+
+
 def test_a_crop_moves_the_picture_and_repeats_its_edge():
     frames = np.arange(2 * 9 * 84 * 84, dtype=np.int64).astype(np.uint8).reshape(2, 3, 3, 84, 84)
     o = HostOperations(number_format("fp32"))

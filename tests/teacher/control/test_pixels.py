@@ -288,7 +288,7 @@ def test_a_policy_of_pictures_is_learnt_in_fp16():
         dark = (batch.obs_BS * level[:, None, None, None, None]).astype(np.uint8)
         return batch._replace(obs_BS=dark, going_on_B=np.zeros(size)), 2 * level[:, None] - 1
 
-    for _ in range(200):
+    for _ in range(350):
         batch, best = shown(16)
         learner.update(batch._replace(reward_B=-np.square(batch.action_BD - best).sum(axis=1)), rng)
     batch, best = shown(64)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+from spikestill.common.errors import UserError
 
 
 def free_memory() -> int:
@@ -51,3 +55,34 @@ def group_memory(root: Path = Path("/sys/fs/cgroup"), process: Path = Path("/pro
         if limit != "max":
             free = min(free, max(0, int(limit) - used + droppable))
     return free
+
+
+@contextlib.contextmanager
+def room_for(option: str, frames: int, frame_bytes: int, filled: int) -> Iterator[None]:
+    """Refuse a ring that outgrows the memory before it is filled; its arrays are to be made within.
+
+    NumPy's zeros take memory only as they are written: a ring that is too large ends a training hours later.
+
+    Args:
+        option: that says how many frames the ring holds.
+        frames: its value.
+        frame_bytes: of each of them.
+        filled: frames that a training puts into the ring: where it has room for more, that room takes no memory.
+
+    Raises:
+        UserError: what will be filled is larger than the free memory, or the system refuses the whole.
+    """
+
+    def refusal(needed: int, free: int) -> UserError:
+        return UserError(
+            f"{option} {frames} needs {needed / 1e9:,.2f} GB of memory, {free / 1e9:,.2f} GB are free",
+            f"lower --{option}",
+        )
+
+    needed, free = min(frames, filled) * frame_bytes, free_memory()
+    if needed > free:
+        raise refusal(needed, free)
+    try:
+        yield
+    except MemoryError as error:
+        raise refusal(frames * frame_bytes, free) from error

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 
 from spikestill.common.artefacts import RESUMED_FROM, STUDENT, TEACHER
-from spikestill.common.atari import STACK
+from spikestill.common.atari import PIXELS, STACK
 from spikestill.common.errors import UserError
 from spikestill.common.legal import TOGETHER
+from spikestill.common.memory import room_for
 from spikestill.common.processor import cores, keep_freed_memory
 from spikestill.common.provenance import file_sha256
 from spikestill.common.stage import StageResult, goes_on
@@ -123,7 +124,8 @@ def opened(config: DistillConfig) -> Iterator[tuple[Source, list[Path]]]:
     """Yield what the training draws from, and the teachers' files: of those that give hints, or of the one that plays.
 
     Raises:
-        UserError: the buffer or the teacher cannot be read, or they do not belong together.
+        UserError: the buffer or the teacher cannot be read, they do not belong together, or the ring outgrows the
+            memory.
     """
     if not config.stream:
         with contextlib.ExitStack() as stack:
@@ -138,18 +140,20 @@ def opened(config: DistillConfig) -> Iterator[tuple[Source, list[Path]]]:
     path = teacher_file(config.teacher, game, remedy)
     policy = load_teacher(path)
     check_file_game(path, policy.game, policy.actions, game, len(action_meanings(game)), remedy=remedy)
+    played = config.stream_start + config.steps * config.stream_period
     with in_fixed_batches(lambda observations: policy.act(observations).scores) as scores:
-        stream = TeacherStream(
-            lambda stacks_BCHW: scores({STACK.name: stacks_BCHW}),
-            policy.game,
-            policy.actions,
-            ring=config.stream_ring,
-            start=config.stream_start,
-            period=config.stream_period,
-            envs=config.stream_envs,
-            epsilon=config.stream_epsilon,
-            seed=config.seed,
-        )
+        with room_for("stream_ring", config.stream_ring, PIXELS, played):
+            stream = TeacherStream(
+                lambda stacks_BCHW: scores({STACK.name: stacks_BCHW}),
+                policy.game,
+                policy.actions,
+                ring=config.stream_ring,
+                start=config.stream_start,
+                period=config.stream_period,
+                envs=config.stream_envs,
+                epsilon=config.stream_epsilon,
+                seed=config.seed,
+            )
         with contextlib.closing(stream):
             yield stream, [path]
 

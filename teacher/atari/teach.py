@@ -20,7 +20,9 @@ import numpy as np
 import torch
 
 from spikestill.common.artefacts import RESUMED_FROM, TEACHER
+from spikestill.common.atari import PIXELS
 from spikestill.common.errors import UserError, restoring
+from spikestill.common.memory import room_for
 from spikestill.common.precision.formats import number_format
 from spikestill.common.processor import compute_device, cores, keep_freed_memory, yield_to_others
 from spikestill.common.provenance import Provenance, file_sha256
@@ -263,6 +265,9 @@ def _learning(config: TeachConfig, actions: int) -> tuple[Replay | DeviceReplay,
     """Return an empty replay and the learner that learns from it.
 
     Both lie on a GPU where there is one, but for formats that skip updates, which the host decides.
+
+    Raises:
+        UserError: the replay outgrows the host's memory.
     """
     device = compute_device(config.device)
     shape = (
@@ -271,7 +276,8 @@ def _learning(config: TeachConfig, actions: int) -> tuple[Replay | DeviceReplay,
     if device.type == "cuda" and not number_format(config.precision, device).scaled:
         on_device = DeviceReplay(*shape, device)
         return on_device, DeviceLearner(config, actions, on_device)
-    on_host = Replay(*shape)
+    with room_for("replay_capacity", config.replay_capacity, PIXELS, config.steps):
+        on_host = Replay(*shape)
     return on_host, HostLearner(config, actions, on_host, config.threads or cores())
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from spikestill.common.artefacts import DIVERGED, RESUMED_FROM, TEACHER
 from spikestill.common.atomic import write_text
 from spikestill.common.environment import Box, environment
 from spikestill.common.errors import UserError, restoring
+from spikestill.common.memory import room_for
 from spikestill.common.precision import fixed_fast
 from spikestill.common.precision.names import FIXED
 from spikestill.common.precision.rounding import number_format
@@ -39,7 +41,7 @@ from spikestill.common.training import (
     read_checkpoint,
     write_checkpoint,
 )
-from spikestill.configs.control import ControlConfig
+from spikestill.configs.control import PIXELS, ControlConfig
 from spikestill.configs.loading import plain
 from spikestill.teacher.control.blas import one_thread
 from spikestill.teacher.control.environment import SimulationDivergedError
@@ -175,10 +177,17 @@ class Training:
 
 
 def make_replay(config: ControlConfig, observation: int, action: int) -> Replay | FrameReplay:
-    """Return an empty replay: of states, or of frames where pictures are what is seen."""
-    if config.from_pixels:
-        return FrameReplay(config.replay_capacity, config.num_envs, action)
-    return Replay(config.replay_capacity, observation, action)
+    """Return an empty replay: of states, or of frames where pictures are what is seen.
+
+    Raises:
+        UserError: those of all seeds outgrow the memory.
+    """
+    seen = math.prod(PIXELS[1:]) if config.from_pixels else 2 * 4 * observation
+    size = seen + 4 * (action + 2)
+    with room_for("replay_capacity", config.replay_capacity, size * config.seeds, config.steps):
+        if config.from_pixels:
+            return FrameReplay(config.replay_capacity, config.num_envs, action)
+        return Replay(config.replay_capacity, observation, action)
 
 
 class Trainings:

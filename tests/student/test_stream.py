@@ -121,6 +121,17 @@ def test_a_stream_of_another_game_than_its_teachers_names_the_options_that_there
         assert refused.value.remedy == remedy
 
 
+def test_a_ring_that_outgrows_the_memory_is_refused_before_anything_is_played(tmp_path):
+    weights = initial_weights(6, torch.Generator().manual_seed(0))
+    save_teacher(tmp_path / "teacher.safetensors", weights, "pong", 6, Provenance.of({}, seed=0))
+    given = DistillConfig(
+        stream=True, hint_weight=0.0, teacher=tmp_path / "teacher.safetensors", stream_ring=100_000_000,
+        stream_start=100_000_000,
+    )  # fmt: skip
+    with pytest.raises(UserError, match=r"stream_ring 100000000 needs 705\.60 GB of memory, .* GB are free"):
+        distill.run(given, tmp_path / "run")
+
+
 def test_a_training_on_a_stream_is_resumed_exactly(tmp_path):
     for seed, name in enumerate(("teacher", "other")):
         weights = initial_weights(6, torch.Generator().manual_seed(seed))

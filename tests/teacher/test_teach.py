@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from spikestill.common.artefacts import TEACHER
 from spikestill.common.atari import PAPER_GAMES
 from spikestill.common.errors import UserError
+from spikestill.common.memory import free_memory
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult
 from spikestill.common.tensors import read_tensors, write_tensors
@@ -406,3 +407,12 @@ def test_a_training_that_ends_before_its_first_update_is_refused():
 def test_nothing_to_learn_from_is_refused():
     with pytest.raises(UserError, match="replay_start 96 leaves nothing to learn from: the first 3 steps"):
         TeachConfig(replay_start=96)
+
+
+@pytest.mark.skipif(free_memory() > 70e9, reason="the largest replay fits")
+def test_a_replay_that_outgrows_the_memory_is_refused(tmp_path):
+    large = dataclasses.replace(TINY, replay_capacity=10_000_000, steps=10_000_000)
+    with pytest.raises(
+        UserError, match=r"replay_capacity 10000000 needs 70\.56 GB of memory, .* GB are free"
+    ):
+        run(large, tmp_path)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from spikestill.common.errors import UserError
 from spikestill.common.precision.rounding import number_format
 from spikestill.configs.control import EPSILON
 from spikestill.teacher.control import networks
@@ -14,6 +15,7 @@ from spikestill.teacher.control.lanes import OtherThread
 from spikestill.teacher.control.learner import FloatLearner, update_of
 from spikestill.teacher.control.operations import HostOperations
 from spikestill.teacher.control.sac_pixels import cropped
+from spikestill.teacher.control.teach import make_replay
 from tests.teacher.control.agents import OFF, Agent, D, config_of, pictured
 
 SMALL = {
@@ -377,3 +379,13 @@ def test_a_damaged_replay_is_refused(damage, message):
 def test_an_empty_replay_says_so():
     with pytest.raises(ValueError, match="empty"):
         FrameReplay(64, 2, D).sample(np.random.default_rng(0), 4)
+
+
+def test_replays_that_outgrow_the_memory_are_refused():
+    many = {"replay_capacity": 100_000_000, "steps": 100_000_000, "seeds": 3}
+    pixels = config_of(**SMALL, **many)
+    with pytest.raises(UserError, match=r"replay_capacity 100000000 needs 6,35\d\.\d\d GB of memory"):
+        make_replay(pixels, 0, D)
+    states = config_of(**many)
+    with pytest.raises(UserError, match=r"replay_capacity 100000000 needs 9,60\d\.\d\d GB of memory"):
+        make_replay(states, 4_000, D)

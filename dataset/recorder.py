@@ -43,6 +43,7 @@ from spikestill.dataset.format import (
     Steps,
     game_returns,
 )
+from spikestill.dataset.preferences import FirstRows, PrefersNothingError
 from spikestill.teacher.atari.environment import action_meanings
 
 # Blocks that may wait to be packed before the games wait for the disk.
@@ -232,6 +233,7 @@ def record(
     Raises:
         UserError: the policy gives scores that are not one for each action or not finite, the disk is full, or
             the buffer at ``path`` was recorded otherwise. All that was flushed stays readable.
+        PrefersNothingError: a teacher's Q-values in the first rows say nothing; the buffer is taken away again.
     """
     game = config.environment.game
     spec = environment(game)
@@ -243,10 +245,18 @@ def record(
             writer = _reopen(path, config, provenance)
         else:
             writer = BufferWriter.create(path, _header(spec, policy, config, provenance), config.compression)
-        with writer:
-            first, began = writer.rows, time.monotonic()
-            rows = _play(spec, policy, config, writer, target, player, stop) if first < target else first
-            seconds = time.monotonic() - began
+        first, began, rows = writer.rows, time.monotonic(), writer.rows
+        judged = None
+        if config.agent == "teacher" and isinstance(spec.actions, Discrete) and not first:
+            judged = FirstRows(target, str((parents or {}).get("teacher", f"record {game}")))
+        try:
+            with writer:
+                if first < target:
+                    rows = _play(spec, policy, config, writer, target, player, judged, stop)
+        except PrefersNothingError:
+            path.unlink()
+            raise
+        seconds = time.monotonic() - began
     with BufferFile(path) as written:
         returns = game_returns(written.steps)
         valid = int(written.steps.valid.sum())
@@ -309,6 +319,7 @@ def _play(
     writer: BufferWriter,
     target: int,
     player: Player | None,
+    judged: FirstRows | None,
     stop: StopRequest,
 ) -> int:
     """Record rows until there are ``target`` or the user stops it; return how many there are."""
@@ -340,6 +351,8 @@ def _play(
                         group.receive(steps, done - 1)
                 if done:
                     background.put(None if frames_NRP is None else frames_NRP[:, :done], steps.first(done))
+                    if judged is not None:
+                        judged.note(steps.first(done))
                 row, room = row + done, CHUNK_ROWS
                 bar.advance(done * streams)
     finally:

@@ -15,6 +15,7 @@ from torch import Tensor
 from spikestill.common.atari import MAX_ACTIONS, STACK
 from spikestill.common.errors import UserError
 from spikestill.common.legal import TOGETHER, LegalActions, actions_in
+from spikestill.dataset.preferences import check_prefers
 from spikestill.dataset.reader import BufferReader
 from spikestill.teacher.atari.environment import action_meanings, console_actions
 
@@ -162,28 +163,6 @@ def _check_buffer(reader: BufferReader, first: BufferReader) -> None:
         )
     q_BA = reader.q_values(np.unique(np.linspace(0, len(reader) - 1, VALIDATION_FRAMES).astype(np.int64)))
     check_prefers(q_BA, str(reader.path), "record with another --teacher")
-
-
-def check_prefers(q_BA: npt.NDArray[np.floating], where: str, remedy: str) -> None:
-    """Raise UserError where a teacher's Q-values say nothing of what to do in which state.
-
-    Args:
-        q_BA: of steps of its play.
-        where: what they come from, for the error.
-        remedy: what else to do.
-    """
-    if (q_BA == q_BA[:, :1]).all():
-        raise UserError(
-            f"{where}: the teacher's Q-values are the same for all {q_BA.shape[1]} actions in all of {len(q_BA):,} "
-            "steps: it prefers nothing, and nothing can be learnt from it",
-            remedy,
-        )
-    if len(q_BA) > 1 and (q_BA == q_BA[:1]).all():
-        raise UserError(
-            f"{where}: the teacher's Q-values are the same in all of {len(q_BA):,} steps: it does not look at the "
-            "game, and nothing can be learnt from it",
-            remedy,
-        )
 
 
 def _check_own_actions(reader: BufferReader) -> None:

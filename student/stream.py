@@ -22,7 +22,8 @@ from spikestill.common.errors import UserError
 from spikestill.common.legal import LegalActions
 from spikestill.common.progress import Progress
 from spikestill.configs.environment import EnvironmentConfig
-from spikestill.student.sources import VALIDATION_FRAMES, Drawn, check_prefers
+from spikestill.dataset.preferences import check_prefers
+from spikestill.student.sources import VALIDATION_FRAMES, Drawn
 from spikestill.teacher.atari.environment import make_vector_env
 
 SEGMENT_ROWS = 30_000

@@ -56,6 +56,18 @@ class DivergingPlayer(LinearPlayer):
         return q
 
 
+class FixedPlayer(LinearPlayer):
+    """Gives the same Q-values whatever it sees."""
+
+    def __init__(self, q_A: npt.ArrayLike) -> None:
+        super().__init__()
+        self.q_A, self.looks = np.asarray(q_A, np.float32), 0
+
+    def q_values(self, obs_BCHW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        self.looks += 1
+        return np.tile(self.q_A, (len(obs_BCHW), 1))
+
+
 def small_config(frames: int, **options: object) -> RecordConfig:
     """Return options for a short recording of Breakout, whose games are short when played at random."""
     given = {"epsilon": 0.5, "num_envs": 4, "flush_every": 64, **options}

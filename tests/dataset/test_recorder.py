@@ -12,10 +12,11 @@ from spikestill.common.errors import UserError
 from spikestill.common.zoo import zoo_path
 from spikestill.configs.record import RecordConfig
 from spikestill.dataset.format import CHUNK_ROWS, BufferFile, game_returns
+from spikestill.dataset.preferences import FIRST_ROWS
 from spikestill.dataset.reader import BufferReader
 from spikestill.dataset.recorder import record, run
 from spikestill.teacher.atari.environment import make_vector_env
-from tests.dataset.players import DivergingPlayer, LinearPlayer, WatchedPlayer, small_config
+from tests.dataset.players import DivergingPlayer, FixedPlayer, LinearPlayer, WatchedPlayer, small_config
 
 ROOT = Path(__file__).parents[2]
 
@@ -173,6 +174,32 @@ def test_q_value_that_is_not_finite_names_the_step_and_leaves_a_readable_file(tm
         record(DivergingPlayer(200, value), small_config(4000), path)
     with BufferReader(path) as reader:
         assert reader.locate(len(reader) - 1)[0] == 95, "whole chunks of 32 rows before it were written"
+
+
+@pytest.mark.parametrize(
+    ("q_A", "because"),
+    [
+        ([2.0] * 4, "are the same for all 4 actions in all of"),
+        ([0.0, 1.0, 2.0, 3.0], "are the same in all of"),
+    ],
+)
+@pytest.mark.parametrize("frames", [400, 1_000_000])
+def test_a_teacher_that_says_nothing_is_refused_within_seconds(tmp_path, q_A, because, frames):
+    player = FixedPlayer(q_A)
+    (tmp_path / "teacher").write_text("one")
+    with pytest.raises(UserError, match=rf"{tmp_path}/teacher: the teacher's Q-values {because}"):
+        record(
+            player,
+            small_config(frames),
+            tmp_path / "buffer.h5",
+            parents={"teacher": tmp_path / "teacher"},
+        )
+    assert player.looks == 2 * min(frames // 4, FIRST_ROWS)
+    assert [path.name for path in tmp_path.iterdir()] == ["teacher"]
+
+
+def test_an_agent_that_is_no_teacher_need_not_have_q_values(tmp_path):
+    assert record(FixedPlayer([0.0] * 4), small_config(400, agent="random"), tmp_path / "buffer.h5").finished
 
 
 def test_zoo_without_a_teacher_says_so(tmp_path, monkeypatch):

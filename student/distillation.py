@@ -66,7 +66,8 @@ FREE_OPTIONS = (
     "precision", "learning_rate", "learning_rate_final", "norm_learning_rate", "hint_learning_rate",
 )  # fmt: skip
 INITIAL = "give a distill-checkpoint.safetensors or a student.safetensors, or leave --initial out"
-LOWER_RATE = "lower --learning_rate, then go on from the last checkpoint with --resume"
+LOWER_RATE = "lower --learning_rate"
+LOWER_RATE_AND_RESUME = "lower --learning_rate, then go on from the last checkpoint with --resume"
 
 
 def learning_rate(config: DistillConfig, step: int) -> float:
@@ -116,6 +117,7 @@ class Distillation:
         self.format = number_format(config.precision, self.device)
         self.scale = LossScale(config.loss_scale if self.format.scaled else 1.0, config.loss_scale_period)
         self.skipped = 0
+        self.resumable = checkpoint is not None
         self.network = StudentNetwork(
             self.layers,
             source.actions,
@@ -302,7 +304,8 @@ class Distillation:
         loss, whole = (float(sum(share[part] for share in shares)) / self.shares for part in (2, 5))
         if not math.isfinite(whole):
             with_hints = f" ({whole} with the hints)" if math.isfinite(loss) else ""
-            raise UserError(f"distill step {self.step}: loss {loss}{with_hints} is not finite", LOWER_RATE)
+            what = f"distill step {self.step}: loss {loss}{with_hints} is not finite"
+            raise self._too_large(what, q) or UserError(what, self._lower_rate)
         agreement = float(sum(share[3] for share in shares)) / self.shares
         if self._collect([share[0] for share in shares]):
             self._descend()
@@ -314,6 +317,34 @@ class Distillation:
             self.network.absorb([share[1] for share in shares])
         self.step += 1
         return loss, agreement
+
+    def _too_large(self, what: str, q: Tensor) -> UserError | None:
+        """Return the error for a batch whose finite Q-values make a loss that is not, whatever the student does.
+
+        Args:
+            what: happened.
+            q: the batch's Q-values (B, A); -inf is no value.
+        """
+        config = self.config
+        if math.isfinite(float(distillation_loss(config.loss, torch.zeros_like(q), q, config.temperature))):
+            return None
+        legal = q[q != -torch.inf]
+        if not torch.isfinite(legal).all():
+            return None
+        largest = float(legal[legal.abs().argmax()])
+        divided = config.loss == "kl"
+        done = f"divided by temperature {config.temperature:g}" if divided else "squared"
+        remedy = "raise --temperature" if divided else "give another --loss"
+        another = "give another --teacher" if config.stream else "record with another --teacher"
+        return UserError(
+            f"{what}: {self.source.origin(largest)} has the Q-value {largest:g}, which {done} is too large for fp32",
+            f"{remedy}, or {another}",
+        )
+
+    @property
+    def _lower_rate(self) -> str:
+        """The remedy for a training that diverged; a checkpoint is named only where there is one."""
+        return LOWER_RATE_AND_RESUME if self.resumable else LOWER_RATE
 
     def _prune(self) -> None:
         """Choose the branches to take out, on fresh batches, by the loss without them; from now on they are silent."""
@@ -386,7 +417,7 @@ class Distillation:
         )
         if not finite and self.scale.value <= 1.0:
             raise UserError(
-                f"distill step {self.step}: a gradient is not finite at a loss scale of 1", LOWER_RATE
+                f"distill step {self.step}: a gradient is not finite at a loss scale of 1", self._lower_rate
             )
         self.scale.update(finite)
         self.skipped += not finite
@@ -440,7 +471,7 @@ class Distillation:
         Raises:
             UserError: a value of the network is not finite, or the disk is full.
         """
-        self.check_finite(f"distill step {self.step}", LOWER_RATE)
+        self.check_finite(f"distill step {self.step}", self._lower_rate)
         tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
         tensors |= optimizer_tensors(self.optimizer)
         if self.hints is not None:
@@ -453,6 +484,7 @@ class Distillation:
             "fitted": self.fitted, "pruned": self.pruned,
         }  # fmt: skip
         write_checkpoint(path, SCHEMA, tensors, counters, plain(self.config), provenance)
+        self.resumable = True
 
     def provenance(self) -> Provenance:
         """Return where the student comes from; a resumed one from the files that it began with."""

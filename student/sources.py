@@ -64,6 +64,9 @@ class Source(Protocol):
     def validation(self) -> Drawn:
         """Return up to ``VALIDATION_FRAMES`` steps: of those held out, or else of the training's own."""
 
+    def origin(self, q_value: float) -> str:
+        """Return what a Q-value that was drawn comes from, for an error."""
+
     def state(self) -> Mapping[str, Tensor]:
         """Return all that changes, as named tensors, for a checkpoint."""
 
@@ -142,6 +145,13 @@ class BufferSource:
             for start, first, length in zip(starts, firsts, lengths, strict=True)
         ]
         return self._gather(np.concatenate(chosen), np.cumsum(lengths))
+
+    def origin(self, q_value: float) -> str:
+        """Return the first buffer that holds the Q-value."""
+        holders = (
+            reader for reader in self._readers if (reader.q_values(range(len(reader))) == q_value).any()
+        )
+        return str(next(holders, self._readers[0]).path)
 
     def state(self) -> Mapping[str, Tensor]:
         """Return nothing: a buffer does not change."""

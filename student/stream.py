@@ -146,6 +146,10 @@ class TeacherStream:
         row, game = np.divmod(chosen, self._size)
         return self._at(chosen[self._valid[row % self._length, game]])
 
+    def origin(self, q_value: float) -> str:
+        """Return whose play it is: all Q-values are one teacher's."""
+        return f"the teacher of {self.game}"
+
     def _at(self, steps: npt.NDArray[np.int64]) -> Drawn:
         row, game = np.divmod(steps, self._size)
         stacks = np.zeros((len(steps), FRAMES, PIXELS), np.uint8)

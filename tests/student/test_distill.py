@@ -24,12 +24,14 @@ from spikestill.configs.distill import DistillConfig
 from spikestill.configs.record import RecordConfig
 from spikestill.dataset import recorder
 from spikestill.dataset.reader import BufferReader
+from spikestill.dataset.recorder import record
 from spikestill.student import distill, distillation
 from spikestill.student.branches import branch_of_features
 from spikestill.student.integer_net import load
 from spikestill.student.sources import BufferSource
 from spikestill.teacher.atari.q_network import initial_weights
 from spikestill.teacher.checkpoint import save_teacher
+from tests.dataset.players import LinearPlayer
 
 
 @pytest.fixture(scope="module")
@@ -320,17 +322,48 @@ def test_the_remedy_of_a_divergence_works(folder, tmp_path):
     assert distill.run(lower, tmp_path, resume=True).summary["steps"] == 6
 
 
-def test_a_loss_that_is_not_finite_stops_before_the_weights_change(folder):
+def test_a_loss_that_is_not_finite_stops_before_the_weights_change(folder, tmp_path):
     with BufferReader(folder / "buffer.h5") as reader:
         made = training(folder, reader)
         before = state(made)
         made._draw = lambda rng, draw=made._draw: draw(rng)._replace(
             q_values=np.full((8, 6), np.nan, np.float32)
         )
-        with pytest.raises(UserError, match="loss nan is not finite"):
+        with pytest.raises(UserError, match="loss nan is not finite") as told:
             made.train_step()
+        assert told.value.remedy == "lower --learning_rate"
         same_tensors(before, state(made))
+        made.save(tmp_path / "checkpoint", made.provenance())
+        with pytest.raises(UserError, match="go on from the last checkpoint with --resume"):
+            made.train_step()
         made.close()
+
+
+class LoudPlayer(LinearPlayer):
+    """Q-values near the largest number of fp32."""
+
+    def q_values(self, obs_BCHW):
+        return super().q_values(obs_BCHW) * np.float32(1e37)
+
+
+@pytest.mark.parametrize(
+    ("loss", "done", "remedy"),
+    [
+        ("kl", "divided by temperature 0.01", "raise --temperature, or record with another --teacher"),
+        ("mse", "squared", "give another --loss, or record with another --teacher"),
+    ],
+)
+def test_q_values_that_are_too_large_for_the_loss_are_named(folder, tmp_path, loss, done, remedy):
+    loud = tmp_path / "loud.h5"
+    record(LoudPlayer("pong"), RecordConfig(frames=64, num_envs=4), loud)
+    given = config(folder, loss=loss, also=(loud,), hint_weight=0.0, batch_size=64)
+    message = rf"step 0: loss (nan|inf) is not finite: {loud} has the Q-value -?\d.*e\+3\d, which {done} is too large"
+    with pytest.raises(UserError, match=message) as told:
+        distill.run(given, tmp_path / "run")
+    assert told.value.remedy == remedy
+    if loss == "kl":
+        warm = config(folder, also=(loud,), hint_weight=0.0, batch_size=64, steps=1, temperature=1e3)
+        assert distill.run(warm, tmp_path / "run").finished
 
 
 def test_hints_that_overflow_stop_before_the_weights_change(folder):

@@ -25,6 +25,7 @@ from spikestill.dataset.format import CHUNK_ROWS, BufferFile, Header
 
 # Share of the machine's free memory that frames may take where no limit is given.
 MEMORY_SHARE = 0.6
+GO_ON = "go on with `spikestill record ... --resume`"
 
 
 class Batch(NamedTuple):
@@ -72,6 +73,8 @@ class BufferReader:
         self._valid = np.flatnonzero(self._steps.valid.reshape(-1))
         if not len(self._valid):
             self._file.close()
+            if not self._file.rows and (told := self.interruption()):
+                raise UserError(told, GO_ON)
             raise UserError(f"{path}: holds no steps", "record some first, with `spikestill record`")
         self._have = frames_at_hand(self._steps.start, FRAMES)
         self._pool = ThreadPoolExecutor(cores(), "unpacking")
@@ -107,6 +110,13 @@ class BufferReader:
 
     def __len__(self) -> int:
         return len(self._valid)
+
+    def interruption(self) -> str:
+        """Return how many frames the recording lacks of those that it began for; '' where it is whole or tells none."""
+        asked, recorded = self.header.provenance.config.get("frames"), self._file.rows * self.header.streams
+        if type(asked) is not int or recorded >= asked:
+            return ""
+        return f"{self.path}: {recorded:,} of the {asked:,} frames asked for: interrupted"
 
     def locate(self, indices: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the vector step and the stream of each step, int64 (B,).

@@ -29,7 +29,7 @@ from spikestill.common.training import (
 )
 from spikestill.common.zoo import zoo_path
 from spikestill.configs.distill import DistillConfig
-from spikestill.dataset.reader import BufferReader
+from spikestill.dataset.reader import GO_ON, BufferReader
 from spikestill.student import integer_net
 from spikestill.student.branches import BRANCHES
 from spikestill.student.distillation import SCHEMA, Distillation, Fitted, learning_rate
@@ -47,8 +47,6 @@ from spikestill.teacher.policy import load_teacher
 CHECKPOINT = RESUMED_FROM["distill"]
 # Steps of a stream after which is said how long it will take.
 STREAM_STEPS = 50
-LEAST_RECORDED = 0.9
-"""Of the frames that were asked for: a recording with less was interrupted. Resets between games are no steps."""
 
 
 def hinting_teachers(config: DistillConfig, readers: Sequence[BufferReader]) -> list[Path]:
@@ -107,16 +105,9 @@ def _check_different(readers: Sequence[BufferReader]) -> None:
 
 
 def _tell_of_interruptions(readers: Sequence[BufferReader]) -> None:
-    """Say which buffers have fewer steps than were asked of them, by more than the resets between games account for."""
-    for reader in readers:
-        asked = reader.header.provenance.config.get("frames")
-        if isinstance(asked, int) and len(reader) < LEAST_RECORDED * asked:
-            print(
-                f"distill: {reader.path} has {len(reader):,} of the {asked:,} frames that were to be recorded: that "
-                "was interrupted. `spikestill record --resume` goes on with it",
-                file=sys.stderr,
-                flush=True,
-            )
+    """Say which recordings ended before their frames were complete."""
+    for told in filter(None, (reader.interruption() for reader in readers)):
+        print(f"distill: {told}; {GO_ON}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -290,6 +290,16 @@ def wait_for_growth(path: Path, process: subprocess.Popen, size: int) -> None:
         time.sleep(0.01)
 
 
+def test_a_recording_that_ended_before_its_first_flush_is_told_and_goes_on(tmp_path):
+    path = tmp_path / "buffer.h5"
+    with pytest.raises(UserError, match="Q-values at step 0"):
+        record(DivergingPlayer(0, np.nan), small_config(40_000), path)
+    with pytest.raises(UserError, match=r"0 of the 40,000 frames asked for: interrupted") as told:
+        BufferReader(path)
+    assert told.value.remedy == "go on with `spikestill record ... --resume`"
+    assert record(LinearPlayer(), small_config(400), path, resume=True).summary["frames"] == 400
+
+
 def test_ctrl_c_saves_and_resume_goes_on(tmp_path):
     path = tmp_path / "buffer.h5"
     process = start_recording(path, 1_000_000, resume=False)

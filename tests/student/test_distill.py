@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from spikestill.student.integer_net import load
 from spikestill.student.sources import BufferSource
 from spikestill.teacher.atari.q_network import initial_weights
 from spikestill.teacher.checkpoint import save_teacher
-from tests.dataset.players import LinearPlayer
+from tests.dataset.players import DivergingPlayer, LinearPlayer, small_config
 
 
 @pytest.fixture(scope="module")
@@ -509,14 +508,15 @@ def test_a_teacher_whose_q_values_are_constant_is_refused(folder, tmp_path, monk
         distill.run(config(folder), tmp_path)
 
 
-def test_a_recording_that_was_interrupted_is_told(folder, tmp_path, monkeypatch, capsys):
+def test_a_recording_that_was_interrupted_is_told(folder, tmp_path, capsys):
     distill.run(config(folder, steps=1), tmp_path / "whole")
     assert "interrupted" not in capsys.readouterr().err
-    monkeypatch.setattr(distill, "LEAST_RECORDED", 2.0)
-    distill.run(config(folder, steps=1), tmp_path / "part")
-    assert re.search(
-        r"buffer\.h5 has \d+ of the \d+ frames that were to be recorded", capsys.readouterr().err
-    )
+    part = tmp_path / "part.h5"
+    with pytest.raises(UserError, match="Q-values at step 98"):
+        record(DivergingPlayer(196, np.nan), small_config(400), part)
+    distill.run(config(folder, steps=1, buffer=part, hint_weight=0.0), tmp_path / "part")
+    told = f"distill: {part}: 384 of the 400 frames asked for: interrupted; go on with `spikestill record ... --resume`"
+    assert told in capsys.readouterr().err.splitlines()
 
 
 def test_a_buffer_that_is_named_twice_and_a_streams_further_teachers_are_refused(folder, tmp_path):

@@ -18,7 +18,7 @@ def zoo_path(game: str, name: str, root: Path | None = None) -> Path:
     """Return the file of the zoo called ``name`` (e.g. ``core_map-1chip.h5``) for ``game``.
 
     Raises:
-        UserError: the zoo has no such file; what it has is named.
+        UserError: the zoo has no such file; the games that have it are named.
     """
     check_environment(game)
     root = ROOT if root is None else root
@@ -27,10 +27,14 @@ def zoo_path(game: str, name: str, root: Path | None = None) -> Path:
         return path
 
     def atari(known: str) -> bool:
-        return family_of(known.partition(TOGETHER)[0]) == "atari"
+        return family_of(known) == "atari"
 
-    files = {known: names for known, names in zoo_files(root).items() if atari(known) == atari(game)}
-    has = "; ".join(f"{known}: {', '.join(names)}" for known, names in files.items()) or "nothing yet"
+    files = zoo_files(root)
+    having = [
+        known for known, names in files.items()
+        if name in names and TOGETHER not in known and atari(known) == atari(game)
+    ]  # fmt: skip
+    has = f"; it has that of {', '.join(having)}" if having else ""
     stages = {"teacher": "teach", "core_map": "map", "student": "distill"}
     role = next(role for role in stages if name.startswith(role))
     instead = ", take --agent teacher" if TEACHER in files.get(game, ()) else ""
@@ -39,7 +43,7 @@ def zoo_path(game: str, name: str, root: Path | None = None) -> Path:
     )
     if role != "teacher" and not atari(game):
         remedy = f"students play Atari games; {game} is for --agent teacher, random or human"
-    raise UserError(f"the zoo has no {name} for {game}; it has {has}", remedy)
+    raise UserError(f"the zoo has no {name} for {game}{has}", remedy)
 
 
 def zoo_files(root: Path = ROOT) -> dict[str, list[str]]:

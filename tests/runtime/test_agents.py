@@ -124,15 +124,22 @@ def test_a_core_map_of_another_student_than_the_one_beside_it_is_refused(tmp_pat
 
 
 def test_the_zoo_names_what_it_has(tmp_path: Path) -> None:
-    for name in ("pong/teacher.safetensors", "pong/teacher.json", "qbert/core_map-1chip.h5"):
+    both = "freeway+pong/core_map-1chip.h5"
+    for name in ("pong/teacher.safetensors", "pong/teacher.json", "qbert/core_map-1chip.h5", both):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert zoo_path("pong", "teacher.safetensors", tmp_path) == tmp_path / "pong" / "teacher.safetensors"
-    assert zoo_files(tmp_path) == {"pong": ["teacher.safetensors"], "qbert": ["core_map-1chip.h5"]}
+    assert zoo_files(tmp_path) == {
+        "freeway+pong": ["core_map-1chip.h5"],
+        "pong": ["teacher.safetensors"],
+        "qbert": ["core_map-1chip.h5"],
+    }
     with pytest.raises(
-        UserError, match=r"has no core_map-1chip\.h5 for pong; it has pong: teacher\.saf.*; qbert"
+        UserError, match=r"has no core_map-1chip\.h5 for pong; it has that of qbert\. Make one with .*map`"
     ):
         zoo_path("pong", "core_map-1chip.h5", tmp_path)
+    with pytest.raises(UserError, match=r"has no core_map-9\.h5 for pong\. Make one"):
+        zoo_path("pong", "core_map-9.h5", tmp_path)
     with pytest.raises(UserError, match="unknown environment 'pnog'"):
         zoo_path("pnog", "teacher.safetensors", tmp_path)
 

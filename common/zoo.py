@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from spikestill.common.artefacts import TEACHER
@@ -12,6 +13,8 @@ from spikestill.common.legal import TOGETHER
 # The zoo travels beside the packages, in a checkout as in an installed wheel.
 ROOT = Path(__file__).resolve().parent.parent / "zoo"
 SUFFIXES = (".safetensors", ".h5")
+PLAYED = ("student", "core_map")
+"""What is given of a student to play it."""
 
 
 def zoo_path(game: str, name: str, root: Path | None = None) -> Path:
@@ -44,6 +47,26 @@ def zoo_path(game: str, name: str, root: Path | None = None) -> Path:
     if role != "teacher" and not atari(game):
         remedy = f"students play Atari games; {game} is for --agent teacher, random or human"
     raise UserError(f"the zoo has no {name} for {game}{has}", remedy)
+
+
+def check_played(name: str, root: Path | None = None) -> str:
+    """Return ``name``, which must be an environment's; several games are told how the zoo's student of them is played.
+
+    Raises:
+        UserError: there is none of that name, or it names several games.
+    """
+    root, games = ROOT if root is None else root, name.split(TOGETHER)
+    for folder, names in zoo_files(root).items() if len(games) > 1 else ():
+        files = {role: next((each for each in names if each.startswith(role)), None) for role in PLAYED}
+        if sorted(folder.split(TOGETHER)) == sorted(games) and None not in files.values():
+            given = " ".join(
+                f"--{role} {shlex.quote(str(root / folder / str(file)))}" for role, file in files.items()
+            )
+            raise UserError(
+                f"{name!r} names several games, and one is played at a time",
+                f"give one of them, such as {games[0]}, with {given}",
+            )
+    return check_environment(name)
 
 
 def zoo_files(root: Path = ROOT) -> dict[str, list[str]]:

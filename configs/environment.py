@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated
 
-from spikestill.common.environment import check_environment, is_control
+from spikestill.common.environment import is_control
 from spikestill.common.errors import UserError
+from spikestill.common.zoo import check_played
 from spikestill.configs.options import Options, Range, Share
 
 ATARI_ONLY = ("frame_skip", "sticky", "noop_max")
@@ -29,7 +30,7 @@ class EnvironmentConfig(Options):
     """No-op actions at the start of a game: 0 to ``noop_max`` - 1, none where it is 0."""
 
     def _check(self) -> None:
-        check_environment(self.game)
+        check_played(self.game)
         for name in ATARI_ONLY:
             if getattr(self, name) != getattr(EnvironmentConfig, name) and is_control(self.game):
                 raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from spikestill.run_folder import document
 
 
 def run(config: ZooConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
-    """Return one row for each file of the zoo: game, kind, score with its interval, cores, megabytes, file.
+    """Return a row for each file of the zoo and each game it plays: game, kind, score, interval, cores, size, file.
 
     Raises:
         UserError: a card is damaged, or the zoo has nothing of the game.
@@ -24,37 +25,45 @@ def run(config: ZooConfig, run_dir: Path, *, resume: bool = False) -> StageResul
             f"the zoo has nothing of {config.game!r}; it has {', '.join(files)}",
             f"did you mean {nearest(config.game, list(files))!r}",
         )
-    rows = [row(game, name) for game, names in files.items() if config.game in ("", game) for name in names]
-    return StageResult(
-        ROOT, {"zoo": rows, "folder": str(ROOT), "games": sorted({row["game"] for row in rows})}
-    )
+    found = [
+        row
+        for game, names in files.items()
+        if config.game in ("", game)
+        for name in names
+        for row in rows(game, name)
+    ]
+    shown = [game for game in files if config.game in ("", game)]
+    return StageResult(ROOT, {"zoo": found, "folder": str(ROOT), "games": shown})
 
 
-def row(game: str, name: str, root: Path = ROOT) -> dict[str, Any]:
+def rows(folder: str, name: str, root: Path = ROOT) -> list[dict[str, Any]]:
     """Return what the card beside a file says of it; a core map has the card of the student that it maps.
 
-    The percentage of a student of several games is the mean over them.
+    A student of several games has a row for each of them.
     """
-    path = root / game / name
+    path = root / folder / name
     card_path = path.with_name(path.name.replace("core_map", "student")).with_suffix(".json")
     card = document(card_path) if card_path.is_file() else {}
     kind = "core map" if path.suffix == ".h5" else str(card.get("kind", path.stem))
+    return [
+        {"game": game, "kind": kind}
+        | _scores(own)
+        | {
+            "cores": card.get("cores"),
+            "megabytes": round(path.stat().st_size / 1e6, 1),
+            "file": f"{folder}/{name}",
+        }
+        for game, own in card.get("games", {folder: card}).items()
+    ]
+
+
+def _scores(card: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a card, or its part of one game, says of the play in it."""
     scored = "mean" in card
     low, high = card.get("ci95", (None, None))
-    shares = [
-        each["percent_of_teacher"]
-        for each in card.get("games", {"": card}).values()
-        if "percent_of_teacher" in each
-    ]
-    known = [share for share in shares if share is not None]
     return {
-        "game": game,
-        "kind": kind,
         "score": card["mean"] if scored else None,
         "ci95": f"{low:,.4g} to {high:,.4g}" if scored and low is not None else "",
         "episodes": card.get("episodes"),
-        "percent_of_teacher": sum(known) / len(known) if known else None,
-        "cores": card.get("cores"),
-        "megabytes": round(path.stat().st_size / 1e6, 1),
-        "file": f"{game}/{name}",
+        "percent_of_teacher": card.get("percent_of_teacher"),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from spikestill.common.environment import check_environment
 from spikestill.common.errors import UserError
 from spikestill.configs import loading
+from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.options import Choices, Options, Range, field_docs, full_name, options, type_name
 from spikestill.configs.teach import TeachConfig
 
@@ -176,9 +178,19 @@ def test_the_nearest_word_is_found_in_any_case() -> None:
 
 def test_games_of_one_student_are_told_to_be_played_one_at_a_time() -> None:
     with pytest.raises(
-        UserError, match=r"'pong\+freeway' names several games, and one is played at a time. Give one"
+        UserError, match=r"'pong\+seaquest' names several games, and one is played at a time. Give one"
     ):
-        check_environment("pong+freeway")
+        check_environment("pong+seaquest")
+
+
+def test_the_files_of_the_zoos_student_of_several_games_are_named() -> None:
+    for game in ("freeway+pong", "pong+freeway"):
+        with pytest.raises(UserError, match=rf"^{re.escape(repr(game))} names several games") as told:
+            EnvironmentConfig(game=game)
+        first, _, *shown = str(told.value.remedy).partition("such as ")[2].replace(",", "").split()
+        assert first == game.partition("+")[0]
+        assert shown[::2] == ["--student", "--core_map"]
+        assert all(Path(path).is_file() and "freeway+pong" in path for path in shown[1::2])
 
 
 def test_docstrings_under_fields_become_help() -> None:

@@ -18,6 +18,7 @@ from spikestill.common.artefacts import RESUMED_FROM
 from spikestill.common.errors import BackendError
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult
+from spikestill.common.zoo import ROOT
 from spikestill.configs import loading
 from spikestill.configs.options import options, shown_options, type_name
 from spikestill.student import integer_net
@@ -364,6 +365,18 @@ def test_the_zoo_is_a_table_of_scores(capsys: pytest.CaptureFixture[str]) -> Non
     student = rows["pong/student-1chip.safetensors"]
     assert (student["kind"], student["score"], student["cores"]) == ("student", 18.58, 1886)
     assert rows["pong/core_map-1chip.h5"]["kind"] == "core map"
+    assert cli.main(["zoo", "freeway+pong", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["games"] == ["freeway+pong"]
+    card = json.loads((ROOT / "freeway+pong" / "student-1chip.json").read_text())
+    several = {(row["file"].partition("/")[2], row["game"]): row for row in found["zoo"]}
+    assert len(several) == len(found["zoo"]) == 4
+    for (_, game), row in several.items():
+        assert (row["score"], row["percent_of_teacher"]) == tuple(
+            card["games"][game][name] for name in ("mean", "percent_of_teacher")
+        )
+        assert (row["episodes"], row["cores"]) == (100, 1887)
+        assert row["ci95"]
     assert cli.main(["zoo", "freeway"]) == 0
     text = capsys.readouterr().out
     assert "freeway/teacher.safetensors" in text

@@ -21,7 +21,7 @@ from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.record import RecordConfig
 from spikestill.dataset import recorder
 from spikestill.dataset.reader import BufferReader
-from spikestill.shelf import row
+from spikestill.shelf import rows
 from spikestill.student.architectures import architecture
 from spikestill.student.integer_net import load, save
 from spikestill.teacher.atari.environment import console_actions
@@ -156,9 +156,10 @@ def test_a_published_student_of_two_games_is_scored_in_both(tmp_path):
     assert card["games"]["pong"]["teacher"] > 10
     assert (folder / "core_map-1chip.h5").is_file()
     shares = [each["percent_of_teacher"] for each in card["games"].values()]
-    told = row("freeway+pong", "student-1chip.safetensors", tmp_path / "zoo")
-    assert told["percent_of_teacher"] == sum(shares) / 2
-    assert told["score"] is None
+    told = rows("freeway+pong", "student-1chip.safetensors", tmp_path / "zoo")
+    assert [row["game"] for row in told] == list(card["games"])
+    assert [row["percent_of_teacher"] for row in told] == shares
+    assert [row["score"] for row in told] == [own["mean"] for own in card["games"].values()]
     with pytest.raises(UserError, match=r"plays freeway\+pong, not pong"):
         publish.publish_student("pong", tmp_path / "run" / "student.safetensors", folder, 1, [])
 

@@ -216,7 +216,7 @@ def test_an_agent_goes_into_the_zoo_with_its_card(folder, request, tmp_path, mon
     assert (card["algorithm"], card["precision"]) in (("sac", "fp16"), ("ddpg", "fixar"))
     assert card["epsilon"] == 0.0
     assert 0 <= card["ci95"][0] <= card["mean"] <= card["ci95"][1]
-    told = shelf.row("reacher_easy", "teacher.safetensors", tmp_path)
+    (told,) = shelf.rows("reacher_easy", "teacher.safetensors", tmp_path)
     assert (told["kind"], told["score"]) == ("control agent", card["mean"])
     monkeypatch.setattr("sys.argv", ["publish", "hopper", *arguments[2:]])
     with pytest.raises(SystemExit, match="plays reacher_easy, not hopper"):

@@ -22,6 +22,7 @@ from spikestill.result_cells import (
     every_student,
     joint_shares,
     mean,
+    of_scores,
     several,
     zoo_joint_shares,
 )
@@ -108,7 +109,8 @@ def caption_3(found: Sequence[Cell], made: Mapping[str, Card]) -> list[str]:
 def caption_4(found: Sequence[Cell], students: Sequence[Card], single: Mapping[str, Card]) -> list[str]:
     """Return the lines that show Figure 4 and say which of its bars there are."""
     run = [f"{count} games on {', '.join(nets)}" for count in COUNTS
-           if (nets := [NAMES[net] for net in NETS if joint_shares(found, count, net)])]  # fmt: skip
+           if (nets := [f"{NAMES[net]}{of_scores(shares, count)}" for net in NETS
+                        if (shares := joint_shares(found, count, net))])]  # fmt: skip
     own = [card["game"] for card in students if zoo_joint_shares([card], single, 2)]
     return ["![Figure 4](images/figure4.svg)", "",
             f"Run by the sweep: {'; '.join(run) or 'none'}. Of the zoo: {', '.join(own) or 'none'}.", "",

@@ -141,6 +141,15 @@ def joint_shares(own: Sequence[Cell], count: int, net: str) -> list[float]:
     return [share for share in found if share is not None]
 
 
+def of_scores(shares: Sequence[float], count: int) -> str:
+    """Return of how many scores of the students of ``count`` games a mean is, '' where it is of all.
+
+    A student has one score in each of its games.
+    """
+    every = count * sum(len(games) == count for games in FIGURE_4)
+    return "" if len(shares) == every else f" (of {len(shares)} of {every} scores)"
+
+
 def zoo_joint_shares(found: Sequence[Card], single: Mapping[str, Card], count: int) -> list[float]:
     """Return the same of the zoo's students of ``count`` games, beside its students of one."""
     shares = [

@@ -42,6 +42,7 @@ from spikestill.result_cells import (
     joint_shares,
     mean,
     number,
+    of_scores,
     several,
     table,
 )
@@ -245,7 +246,7 @@ def figure_4(own: Sequence[Cell], joined: Sequence[Card], made: Mapping[str, Car
 
     def average(count: int, net: str) -> str:
         shares = joint_shares(own, count, net)
-        return f"{number(mean(shares))} % of {len(shares)}" if shares else ""
+        return f"{number(mean(shares))} %{of_scores(shares, count)}" if shares else ""
 
     rows = [
         *(["mean", f"students of {count} games", *(average(count, net) for net in NETS)] for count in COUNTS),

@@ -20,6 +20,7 @@ from spikestill.paper_figures import (
     spikes_of,
     spikes_picture,
 )
+from spikestill.result_cells import FIGURE_4
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -88,7 +89,17 @@ def test_figure_4_has_a_bar_for_the_mean_over_games_of_each_count_and_net():
              joint("pong+qbert", "pong", 10.0), joint("pong+qbert", "qbert", 100.0),
              joint("pong", "pong", 10.0, "8chip"), joint("pong+space_invaders", "pong", 9.0, "8chip")]  # fmt: skip
     assert titles(figure_4(found, [], {})) == {"1 chip, 2 games": "75", "8 chips, 2 games": "90"}
-    assert "Run by the sweep: 2 games on 1 chip, 8 chips. Of the zoo: none." in caption_4(found, [], {})
+    told = "2 games on 1 chip (of 2 of 4 scores), 8 chips (of 1 of 4 scores)"
+    assert f"Run by the sweep: {told}. Of the zoo: none." in caption_4(found, [], {})
+
+
+def test_figure_4_s_mean_of_every_score_says_no_count():
+    games = {game for students in FIGURE_4 for game in students}
+    found = [joint(game, game, 100.0) for game in games]
+    found += [joint("+".join(students), game, 50.0) for students in FIGURE_4 for game in students]
+    assert set(titles(figure_4(found, [], {})).values()) == {"50"}
+    told = "2 games on 1 chip; 3 games on 1 chip; 10 games on 1 chip"
+    assert f"Run by the sweep: {told}. Of the zoo: none." in caption_4(found, [], {})
 
 
 def test_the_zoo_s_student_of_two_games_is_a_bar_beside_the_zoo_s_students_of_one():

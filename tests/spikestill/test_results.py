@@ -97,7 +97,7 @@ def test_a_game_of_a_joint_student_stands_beside_the_single_games_student(tmp_pa
     results.keep("figure4", sweep(tmp_path / "sweep.json", *cells), tmp_path)
     page = results.page(tmp_path / "zoo", tmp_path, tmp_path)
     lines = page[page.index("## Figure 4") :].splitlines()
-    assert "| mean | students of 2 games |  | 75.0 % of 1 |  |  |" in lines
+    assert "| mean | students of 2 games |  | 75.0 % (of 1 of 4 scores) |  |  |" in lines
     assert "| mean | students of 10 games |  |  |  |  |" in lines
     assert "| pong, qbert | pong |  |  |  |  |" in lines
     assert "| pong, qbert | qbert |  | 75.0 %: 3,000.0 (3,900.0 to 4,100.0; 1 seed, 2.00 h) |  |  |" in lines

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spikestill import result_cells
 from spikestill.common.errors import UserError
 from spikestill.configs import sweep
 from spikestill.configs.sweep import Range, SweepConfig, load_sweep
@@ -190,6 +191,20 @@ def test_every_shipped_sweep_is_planned(name):
     trials, runs = plan(load_sweep(name))
     assert trials
     assert all(parent in runs for run in runs.values() for parent in run.parents)
+
+
+FIGURE_4 = [path.stem for path in sorted(sweep.SWEEPS.glob("figure4*.yaml"))]
+
+
+@pytest.mark.parametrize("name", FIGURE_4)
+def test_every_game_of_a_student_of_several_has_its_own_student_of_each_net(name):
+    trials, _ = plan(load_sweep(name))
+    made = {(trial.games, trial.values["distill.architecture"]) for trial in trials}
+    wanted = {((game,), net) for games, net in made if len(games) > 1 for game in games}
+    assert wanted <= made
+    joint = {tuple(sorted(games)) for games, _ in made if len(games) > 1}
+    assert joint == {tuple(sorted(games)) for games in result_cells.FIGURE_4}
+    assert {net for _, net in made} == set(result_cells.NETS)
 
 
 @pytest.mark.parametrize(

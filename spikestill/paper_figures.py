@@ -12,6 +12,7 @@ from spikestill.charts import Bar, Point, bar_chart, point_chart, standalone
 from spikestill.common.atari import PAPER_GAMES
 from spikestill.result_cells import (
     COUNTS,
+    LOSS_4,
     NETS,
     TABLE_3,
     Card,
@@ -20,6 +21,7 @@ from spikestill.result_cells import (
     cards,
     cells,
     every_student,
+    joint_losses,
     joint_shares,
     mean,
     of_scores,
@@ -76,20 +78,31 @@ def figure_3(rows: Mapping[str, Row], loss: str) -> str:
     return standalone(bar_chart(groups, series, label, rules, "the paper's means of ten games"))
 
 
-def figure_4(found: Sequence[Cell], students: Sequence[Card], single: Mapping[str, Card]) -> str:
-    """Return Figure 4 as the text of an SVG file: means over games by net, of students of 2, 3 and 10 games."""
+def figure_4(found: Sequence[Cell], students: Sequence[Card], single: Mapping[str, Card], loss: str) -> str:
+    """Return Figure 4 as the text of an SVG file: means over games by net, of students of 2, 3 and 10 games.
+
+    The sweep's students are those of ``loss``.
+    """
 
     def bar(shares: Sequence[float]) -> Bar | None:
         average = mean(shares)
         return None if average is None else (average, None)
 
-    series = [(f"{count} games", [bar(joint_shares(found, count, net)) for net in NETS]) for count in COUNTS]
+    series = [
+        (f"{count} games, {loss.upper()}", [bar(joint_shares(found, count, net, loss)) for net in NETS])
+        for count in COUNTS
+    ]
     own = bar(zoo_joint_shares(students, single, 2))
     if own:
         series.append(("the zoo's, 2 games", [own, *[None] * (len(NETS) - 1)]))
     label = "% of the single game's student"
     rules = [("single game 100", 100.0, None)]
     return standalone(bar_chart([NAMES[net] for net in NETS], series, label, rules, height=260))
+
+
+def file_4(loss: str) -> str:
+    """Return the name of Figure 4's file for the students of one loss."""
+    return "figure4.svg" if loss == LOSS_4 else f"figure4-{loss}.svg"
 
 
 def caption_3(found: Sequence[Cell], made: Mapping[str, Card]) -> list[str]:
@@ -108,11 +121,12 @@ def caption_3(found: Sequence[Cell], made: Mapping[str, Card]) -> list[str]:
 
 def caption_4(found: Sequence[Cell], students: Sequence[Card], single: Mapping[str, Card]) -> list[str]:
     """Return the lines that show Figure 4 and say which of its bars there are."""
-    run = [f"{count} games on {', '.join(nets)}" for count in COUNTS
+    run = [f"{count} games, {loss.upper()}, on {', '.join(nets)}" for loss in joint_losses(found) for count in COUNTS
            if (nets := [f"{NAMES[net]}{of_scores(shares, count)}" for net in NETS
-                        if (shares := joint_shares(found, count, net))])]  # fmt: skip
+                        if (shares := joint_shares(found, count, net, loss))])]  # fmt: skip
     own = [card["game"] for card in students if zoo_joint_shares([card], single, 2)]
-    return ["![Figure 4](images/figure4.svg)", "",
+    shown = [line for loss in joint_losses(found) for line in (f"![Figure 4](images/{file_4(loss)})", "")]
+    return [*shown,
             f"Run by the sweep: {'; '.join(run) or 'none'}. Of the zoo: {', '.join(own) or 'none'}.", "",
             "The sweep's bars are the means of the table, without intervals; what was not run has no bar. The zoo's",
             "student of two games is measured by the zoo's students of one, each by its recipe.", ""]  # fmt: skip
@@ -143,8 +157,8 @@ def pictures(zoo: Path, documents: Path) -> dict[str, str]:
     """Return file name to text of every picture, from the zoo's cards and the kept sweeps."""
     made, own = cards(zoo, "student-1chip"), cells(documents / "table3.json")
     drawn = {f"figure3-{loss}.svg": figure_3(rows_3(own, made, loss), loss) for loss in LOSSES}
-    joint = figure_4(cells(documents / "figure4.json"), several(zoo), made)
-    drawn["figure4.svg"] = joint
+    joint = cells(documents / "figure4.json")
+    drawn |= {file_4(loss): figure_4(joint, several(zoo), made, loss) for loss in joint_losses(joint)}
     if points := spikes_of(cells(documents / "penalty.json"), every_student(zoo)):
         drawn["fewer-spikes.svg"] = spikes_picture(points)
     return {name: f"{text}\n" for name, text in drawn.items()}

@@ -11,6 +11,9 @@ from typing import Any
 from spikestill.common.atari import PAPER_GAMES
 from spikestill.common.errors import UserError
 from spikestill.common.json_file import read_object
+from spikestill.configs.distill import DistillConfig
+from spikestill.configs.loading import find_recipe, read_recipe
+from spikestill.configs.sweep import CHANGE, GAME, TOGETHER, changes_in
 from spikestill.runtime.evaluate import percentage
 
 TABLE_3 = {
@@ -24,6 +27,8 @@ FIGURE_4 = (
     PAPER_GAMES,
 )  # fmt: skip
 """The games that a student of several plays."""
+LOSS_4 = "nll"
+"""Figure 4's students learned the argmax of their teachers."""
 COUNTS = tuple(sorted({len(games) for games in FIGURE_4}))
 Card = Mapping[str, Any]
 Cell = Mapping[str, Any]
@@ -55,10 +60,39 @@ def several(root: Path) -> list[Card]:
 def cells(path: Path) -> list[Cell]:
     """Return the cells of a sweep's document; [] where there is no file.
 
+    What no axis chose is taken from the sweep's recipe: the games of the trial, and the ``loss`` of its student.
+
     Raises:
-        UserError: it is no sweep's.
+        UserError: it is no sweep's, or the recipe of its distillations is not there any more.
     """
-    return list(_document(path)["cells"]) if path.is_file() else []
+    if not path.is_file():
+        return []
+    document = _document(path)
+    recipe = document.get("recipe", {})
+    found: list[Cell] = []
+    for cell in document["cells"]:
+        values = {name: value for name, value in recipe.items() if name == GAME} | cell["values"]
+        loss = cell.get("loss") or loss_of(values, recipe.get("options"))
+        found.append({**cell, "values": values} | ({"loss": loss} if loss else {}))
+    return found
+
+
+def loss_of(values: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]] | None) -> str | None:
+    """Return the loss that a cell's student learned by: what was tried, else the sweep's option, else its recipe's.
+
+    Args:
+        values: of the cell.
+        given: options of the sweep's recipe by stage; None: not known.
+    """
+    tried = dict(values) | dict(changes_in(str(values.get(CHANGE, ""))))
+    own = (given or {}).get("distill", {})
+    if loss := tried.get("distill.loss", own.get("loss")):
+        return str(loss)
+    if given is None:
+        return None
+    config = tried.get("distill.config", own.get("config"))
+    base = read_recipe(find_recipe(str(config))) if config else {}
+    return str(base.get("loss", DistillConfig.loss))
 
 
 def as_run(path: Path) -> list[str]:
@@ -84,6 +118,8 @@ def _document(path: Path) -> dict[str, Any]:
         found = list(document["cells"])
         if document["schema"] != "spikestill.sweep" or not all("game" in cell for cell in found):
             raise KeyError("cells")
+        if not isinstance(document.get("recipe", {}), dict):
+            raise KeyError("recipe")
     except UserError:
         raise
     except (ValueError, LookupError, TypeError) as error:
@@ -94,10 +130,11 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def find(own: Sequence[Cell], game: str, **wanted: Any) -> Cell | None:
-    """Return the cell of ``game`` whose options, by the last part of their names, are those."""
+    """Return the cell of ``game`` whose options, by the last part of their names, or whose loss are those."""
 
     def same(cell: Cell) -> bool:
         values = {name.rpartition(".")[2]: value for name, value in cell["values"].items()}
+        values |= {"loss": cell["loss"]} if "loss" in cell else {}
         return cell["game"] == game and all(
             _close(values[name], value) if name in values else False for name, value in wanted.items()
         )
@@ -120,23 +157,37 @@ def mean(shares: Sequence[float]) -> float | None:
     return sum(shares) / len(shares) if shares else None
 
 
-def joint(own: Sequence[Cell], games: Sequence[str], game: str, net: str) -> Cell | None:
-    """Return the score in ``game`` of the student of ``games``, None where it was not run."""
-    trials = [cell for cell in own if set(str(cell["values"]["game"]).split("+")) == set(games)]
-    cell = find(trials, game, architecture=net)
+def joint(own: Sequence[Cell], games: Sequence[str], game: str, net: str, loss: str) -> Cell | None:
+    """Return the score in ``game`` of the student of ``games`` by that loss, None where it was not run."""
+    trials = [cell for cell in own if _games(cell) == set(games)]
+    cell = find(trials, game, architecture=net, loss=loss)
     return cell if cell and "evaluate.mean" in cell else None
 
 
-def joint_share(own: Sequence[Cell], games: Sequence[str], game: str, net: str) -> float | None:
+def _games(cell: Cell) -> set[str]:
+    """Return the games of a cell's trial."""
+    return set(str(cell["values"].get(GAME, cell["game"])).split(TOGETHER))
+
+
+def joint_losses(own: Sequence[Cell]) -> tuple[str, ...]:
+    """Return the losses of the students of several games that were scored; Figure 4's own where none was."""
+    found = {cell["loss"] for cell in own if len(_games(cell)) > 1 and {"loss", "evaluate.mean"} <= set(cell)}
+    return tuple(sorted(found)) or (LOSS_4,)
+
+
+def joint_share(own: Sequence[Cell], games: Sequence[str], game: str, net: str, loss: str) -> float | None:
     """Return the percentage of the score of the single game's student, None where either was not run."""
-    both, single = joint(own, games, game, net), joint(own, [game], game, net)
+    both, single = joint(own, games, game, net, loss), joint(own, [game], game, net, loss)
     return percentage(both["evaluate.mean"], single["evaluate.mean"]) if both and single else None
 
 
-def joint_shares(own: Sequence[Cell], count: int, net: str) -> list[float]:
+def joint_shares(own: Sequence[Cell], count: int, net: str, loss: str) -> list[float]:
     """Return the percentages in each game of all students of ``count`` games, whose mean is what Figure 4 draws."""
     found = [
-        joint_share(own, games, game, net) for games in FIGURE_4 if len(games) == count for game in games
+        joint_share(own, games, game, net, loss)
+        for games in FIGURE_4
+        if len(games) == count
+        for game in games
     ]
     return [share for share in found if share is not None]
 

@@ -38,6 +38,7 @@ from spikestill.result_cells import (
     find,
     interval,
     joint,
+    joint_losses,
     joint_share,
     joint_shares,
     mean,
@@ -236,39 +237,48 @@ def table_3(own: Sequence[Cell], made: Mapping[str, Card]) -> list[str]:
 def figure_4(own: Sequence[Cell], joined: Sequence[Card], made: Mapping[str, Card]) -> list[str]:
     """Return Figure 4: students of several games, each game beside the single-game student of the same net."""
 
-    def beside(games: Sequence[str], game: str, net: str) -> str:
-        cell, share = joint(own, games, game, net), joint_share(own, games, game, net)
+    losses = joint_losses(own)
+    columns = [(net, loss) for loss in losses for net in NETS]
+
+    def beside(games: Sequence[str], game: str, net: str, loss: str) -> str:
+        cell, share = joint(own, games, game, net, loss), joint_share(own, games, game, net, loss)
         if cell is None:
             return ""
         told = f"{number(share)} %: " if share is not None else ""
         ci = interval(cell.get("evaluate.ci95"))
         return f"{told}{number(cell['evaluate.mean'])} ({ci}; {budget(cell)})"
 
-    def average(count: int, net: str) -> str:
-        shares = joint_shares(own, count, net)
+    def average(count: int, net: str, loss: str) -> str:
+        shares = joint_shares(own, count, net, loss)
         return f"{number(mean(shares))} %{of_scores(shares, count)}" if shares else ""
 
     rows = [
-        *(["mean", f"students of {count} games", *(average(count, net) for net in NETS)] for count in COUNTS),
+        *(
+            ["mean", f"students of {count} games", *(average(count, *column) for column in columns)]
+            for count in COUNTS
+        ),
         *(
             [
                 "all ten" if games == PAPER_GAMES else ", ".join(games),
                 game,
-                *(beside(games, game, net) for net in NETS),
+                *(beside(games, game, *column) for column in columns),
             ]
             for games in FIGURE_4
             for game in games
         ),
     ]
+    heads = NETS if len(losses) == 1 else [f"{net}, {loss}" for net, loss in columns]
     return [
         "## Figure 4",
         "",
-        "Students of several games, NLL. In percent: of the score of the single game's student of the same net;",
+        f"Students of several games, {' and '.join(loss.upper() for loss in losses)}. In percent: of the score of the "
+        "single game's student of the same net;",
         "then the score (95 % interval; budget). The paper draws the means over the games of all students of two,",
-        "three and ten games, and prints no numbers. `spikestill sweep figure4`.",
+        "three and ten games, and prints no numbers. `spikestill sweep figure4`; `figure4-paper` has the paper's own "
+        "recipe.",
         "",
         *paper_figures.caption_4(own, joined, made),
-        *table(["the student's games", "game", *NETS], rows),
+        *table(["the student's games", "game", *heads], rows),
     ]
 
 

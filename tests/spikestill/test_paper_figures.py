@@ -37,9 +37,9 @@ def card(mean, ci, teacher, loss="kl"):
     return {"mean": mean, "ci95": ci, "teacher": teacher, "recipe": {"loss": loss}}
 
 
-def joint(games, game, mean, net="1chip"):
+def joint(games, game, mean, net="1chip", loss="nll"):
     values = {"game": games, "distill.architecture": net}
-    return {"game": game, "values": values, "done": 1, "hours": 1.0, "evaluate.mean": mean}
+    return {"game": game, "values": values, "loss": loss, "done": 1, "hours": 1.0, "evaluate.mean": mean}
 
 
 def titles(svg):
@@ -88,8 +88,11 @@ def test_figure_4_has_a_bar_for_the_mean_over_games_of_each_count_and_net():
     found = [joint("pong", "pong", 20.0), joint("qbert", "qbert", 100.0),
              joint("pong+qbert", "pong", 10.0), joint("pong+qbert", "qbert", 100.0),
              joint("pong", "pong", 10.0, "8chip"), joint("pong+space_invaders", "pong", 9.0, "8chip")]  # fmt: skip
-    assert titles(figure_4(found, [], {})) == {"1 chip, 2 games": "75", "8 chips, 2 games": "90"}
-    told = "2 games on 1 chip (of 2 of 4 scores), 8 chips (of 1 of 4 scores)"
+    assert titles(figure_4(found, [], {}, "nll")) == {
+        "1 chip, 2 games, NLL": "75",
+        "8 chips, 2 games, NLL": "90",
+    }
+    told = "2 games, NLL, on 1 chip (of 2 of 4 scores), 8 chips (of 1 of 4 scores)"
     assert f"Run by the sweep: {told}. Of the zoo: none." in caption_4(found, [], {})
 
 
@@ -97,18 +100,30 @@ def test_figure_4_s_mean_of_every_score_says_no_count():
     games = {game for students in FIGURE_4 for game in students}
     found = [joint(game, game, 100.0) for game in games]
     found += [joint("+".join(students), game, 50.0) for students in FIGURE_4 for game in students]
-    assert set(titles(figure_4(found, [], {})).values()) == {"50"}
-    told = "2 games on 1 chip; 3 games on 1 chip; 10 games on 1 chip"
+    assert set(titles(figure_4(found, [], {}, "nll")).values()) == {"50"}
+    told = "2 games, NLL, on 1 chip; 3 games, NLL, on 1 chip; 10 games, NLL, on 1 chip"
     assert f"Run by the sweep: {told}. Of the zoo: none." in caption_4(found, [], {})
+
+
+def test_figure_4_measures_a_student_by_the_single_games_student_of_its_own_loss():
+    found = [joint("pong", "pong", 20.0), joint("pong", "pong", 40.0, loss="kl"),
+             joint("pong+qbert", "pong", 10.0, loss="kl"), joint("pong+qbert", "qbert", 9.0)]  # fmt: skip
+    assert titles(figure_4(found, [], {}, "kl")) == {"1 chip, 2 games, KL": "25"}
+    assert titles(figure_4(found, [], {}, "nll")) == {}
+    lines = caption_4(found, [], {})
+    assert "Run by the sweep: 2 games, KL, on 1 chip (of 1 of 4 scores). Of the zoo: none." in lines
+    assert [line for line in lines if line.startswith("!")] == [
+        "![Figure 4](images/figure4-kl.svg)", "![Figure 4](images/figure4.svg)"
+    ]  # fmt: skip
 
 
 def test_the_zoo_s_student_of_two_games_is_a_bar_beside_the_zoo_s_students_of_one():
     single = {"freeway": {"mean": 30.0}, "pong": {"mean": 20.0}}
     both = {"game": "freeway+pong", "games": {"freeway": {"mean": 15.0}, "pong": {"mean": 20.0}}}
     three = {"game": "a+b+c", "games": {game: {"mean": 1.0} for game in ("freeway", "pong", "qbert")}}
-    assert titles(figure_4([], [both, three], single)) == {"1 chip, the zoo's, 2 games": "75"}
+    assert titles(figure_4([], [both, three], single, "nll")) == {"1 chip, the zoo's, 2 games": "75"}
     assert "Run by the sweep: none. Of the zoo: freeway+pong." in caption_4([], [both, three], single)
-    assert titles(figure_4([], [both], {})) == {}
+    assert titles(figure_4([], [both], {}, "nll")) == {}
 
 
 def test_the_caption_counts_the_bars():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
-from spikestill import constraint_results, results
+from spikestill import constraint_results, result_cells, results
 from spikestill.common.errors import UserError
 
 CARD = {
@@ -28,7 +29,12 @@ CELL = {
 
 
 def sweep(path, *cells):
-    path.write_text(json.dumps({"schema": "spikestill.sweep", "version": 1, "cells": list(cells)}))
+    return document(path, cells)
+
+
+def document(path, cells, recipe=None):
+    written = {"schema": "spikestill.sweep", "version": 1, "cells": list(cells)}
+    path.write_text(json.dumps(written | ({"recipe": recipe} if recipe else {})))
     return path
 
 
@@ -83,24 +89,76 @@ def test_cells_stand_beside_the_papers_and_stay_empty_where_nothing_ran(tmp_path
     )
 
 
-def test_a_game_of_a_joint_student_stands_beside_the_single_games_student(tmp_path):
+def joint_sweep(path, options, mean=4000.0):
+    """Write what a sweep gave of Qbert alone, and of Pong and Qbert, whose options of stages are those."""
     single = {
         "game": "qbert",
         "done": 1,
         "hours": 2.0,
-        "evaluate.mean": 4000.0,
+        "evaluate.mean": mean,
         "evaluate.ci95": [3900.0, 4100.0],
     }
     values = {"distill.architecture": "2chip"}
     joint = single | {"evaluate.mean": 3000.0, "values": values | {"game": "pong+qbert"}}
     cells = [single | {"values": values | {"game": "qbert"}}, joint]
-    results.keep("figure4", sweep(tmp_path / "sweep.json", *cells), tmp_path)
+    return document(
+        path, cells, {"stages": ["record", "distill", "evaluate"], "game": "pong", "options": options}
+    )
+
+
+def figure_4_of(tmp_path, *paths):
+    """Return the lines of Figure 4's section with what these sweeps gave, kept together."""
+    found = [cell for path in paths for cell in result_cells.cells(path)]
+    results.keep("figure4", sweep(tmp_path / "all.json", *found), tmp_path)
     page = results.page(tmp_path / "zoo", tmp_path, tmp_path)
-    lines = page[page.index("## Figure 4") :].splitlines()
+    return page[page.index("## Figure 4") :].splitlines()
+
+
+def test_a_game_of_a_joint_student_stands_beside_the_single_games_student(tmp_path):
+    lines = figure_4_of(tmp_path, joint_sweep(tmp_path / "nll.json", {"distill": {"loss": "nll"}}))
+    assert any(line.startswith("Students of several games, NLL. ") for line in lines)
+    assert "| the student's games | game | 1chip | 2chip | 4chip | 8chip |" in lines
     assert "| mean | students of 2 games |  | 75.0 % (of 1 of 4 scores) |  |  |" in lines
     assert "| mean | students of 10 games |  |  |  |  |" in lines
     assert "| pong, qbert | pong |  |  |  |  |" in lines
     assert "| pong, qbert | qbert |  | 75.0 %: 3,000.0 (3,900.0 to 4,100.0; 1 seed, 2.00 h) |  |  |" in lines
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"distill": {"loss": "kl"}}, {"distill": {"config": "distill-paper"}}]
+)
+def test_students_of_several_games_by_another_loss_are_told_by_it_and_not_mixed_with_nll(tmp_path, options):
+    kl = joint_sweep(tmp_path / "kl.json", options, mean=2000.0)
+    lines = figure_4_of(tmp_path, kl)
+    assert any(line.startswith("Students of several games, KL. ") for line in lines)
+    assert "| mean | students of 2 games |  | 150.0 % (of 1 of 4 scores) |  |  |" in lines
+    lines = figure_4_of(tmp_path, kl, joint_sweep(tmp_path / "nll.json", {"distill": {"loss": "nll"}}))
+    assert any(line.startswith("Students of several games, KL and NLL. ") for line in lines)
+    heads = next(line for line in lines if line.startswith("| the student's games "))
+    assert heads.count(", kl |") == heads.count(", nll |") == 4
+    means = next(line for line in lines if line.startswith("| mean | students of 2 games "))
+    assert re.findall(r"[\d.]+ %", means) == ["150.0 %", "75.0 %"]
+
+
+def test_what_a_trial_tried_comes_before_its_sweeps_options_and_their_recipe():
+    given = {"distill": {"config": "distill-paper", "loss": "nll"}}
+    assert result_cells.loss_of({}, given) == "nll"
+    assert result_cells.loss_of({"distill.loss": "mse"}, given) == "mse"
+    assert result_cells.loss_of({"change": "distill.loss=mse distill.steps=5"}, given) == "mse"
+    assert result_cells.loss_of({"change": "none", "distill.config": "distill-paper"}, {}) == "kl"
+    assert result_cells.loss_of({}, None) is None
+
+
+def test_a_sweep_of_one_loss_or_of_one_choice_of_games_says_them_in_its_recipe_alone(tmp_path):
+    cell = {**CELL, "values": {"distill.architecture": "1chip"}}
+    path = document(
+        tmp_path / "sweep.json", [cell], {"game": "breakout+pong", "options": {"distill": {"loss": "nll"}}}
+    )
+    (found,) = result_cells.cells(path)
+    assert (found["values"]["game"], found["loss"]) == ("breakout+pong", "nll")
+    assert result_cells.by_net([found], "1chip", "nll") == {"breakout": found}
+    assert result_cells.by_net([found], "1chip", "kl") == {}
+    assert result_cells.joint_losses([{**found, "evaluate.mean": 1.0}]) == ("nll",)
 
 
 def test_a_penalty_stands_with_the_spikes_that_it_leaves(tmp_path):

@@ -176,18 +176,17 @@ def _only(games: tuple[str, ...]) -> str:
 def _inputs(
     stage: str, games: tuple[str, ...], made: Mapping[str, tuple[StageRun, ...]]
 ) -> dict[str, tuple[str, ...]]:
-    """Return which earlier stage runs of the trial write the files that a stage reads."""
+    """Return which earlier stage runs of the trial write the files that a stage reads.
+
+    A stage that reads one buffer is given the first game's: its frames are of any game that the student plays.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for option, file in INPUTS.get(stage, {}).items():
         for earlier in reversed(list(made)):
             if VERBS[earlier].artefact == file:
                 writers = [run for run in made[earlier] if len(run.games) > 1 or set(run.games) & set(games)]
-                if len(writers) > 1 and option not in ALSO.get(stage, {}):
-                    raise UserError(
-                        f"{stage} reads one {option}, a trial of {TOGETHER.join(games)} has {len(writers)}",
-                        "give one game to a trial",
-                    )
-                found[option] = tuple(run.key for run in writers)
+                read = writers if option in ALSO.get(stage, {}) else writers[:1]
+                found[option] = tuple(run.key for run in read)
                 break
     return found
 

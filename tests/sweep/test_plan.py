@@ -263,12 +263,23 @@ def test_a_student_of_two_games_reads_both_buffers_and_is_scored_on_each(tmp_pat
     assert given == {"buffer": "a", "also": ["b"]}
 
 
-def test_a_stage_that_reads_one_file_refuses_two_games(tmp_path):
+def test_a_stage_that_reads_one_file_has_its_own_game_s_or_the_first_game_s(tmp_path):
     text = "stages: [teach, evaluate]\ngame: pong+freeway\n"
-    trials, _ = plan(recipe(tmp_path, text))
-    assert [len(run.inputs["teacher"]) for run in trials[0].runs["evaluate"]] == [1, 1]
-    with pytest.raises(UserError, match=r"map reads one buffer, a trial of pong\+freeway has 2"):
-        plan(recipe(tmp_path, "stages: [record, map]\ngame: pong+freeway\n"))
+    [trial], _ = plan(recipe(tmp_path, text))
+    read = [run.inputs["teacher"] for run in trial.runs["evaluate"]]
+    assert read == [(run.key,) for run in trial.runs["teach"]]
+    text = "stages: [record, distill, map, estimate, verify, evaluate]\ngame: pong+freeway\n"
+    [trial], _ = plan(recipe(tmp_path, text))
+    (distill,), (mapped,) = trial.runs["distill"], trial.runs["map"]
+    first, _ = trial.runs["record"]
+    assert first.games == ("pong",)
+    assert mapped.inputs == {"student": (distill.key,), "buffer": (first.key,)}
+    for stage in ("estimate", "verify"):
+        (found,) = trial.runs[stage]
+        assert found.games == ("pong", "freeway")
+        assert found.inputs == {**mapped.inputs, "core_map": (mapped.key,)}
+    # The buffer that a student learns from is every game's.
+    assert distill.inputs["buffer"] == tuple(run.key for run in trial.runs["record"])
 
 
 def test_a_students_teachers_come_in_the_order_of_its_buffers(tmp_path):

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.util
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from spikestill.common.agents import agent
 from spikestill.common.artefacts import INPUTS
 from spikestill.common.errors import UserError
 from spikestill.common.provenance import file_sha256
@@ -51,6 +53,7 @@ class StageRun:
         games: what it plays or learns.
         options: nested, for its YAML; without the files that other stage runs write.
         inputs: option to the keys of the stage runs whose artefact it reads.
+        missing: games whose teacher it would take from the zoo, which has none: it cannot run.
     """
 
     key: str
@@ -58,6 +61,7 @@ class StageRun:
     games: tuple[str, ...]
     options: Mapping[str, Any]
     inputs: Mapping[str, tuple[str, ...]]
+    missing: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -104,6 +108,31 @@ def plan(recipe: SweepRecipe) -> tuple[list[Trial], dict[str, StageRun]]:
             ) from error
     used = {run.key for trial in trials for own in trial.runs.values() for run in own}
     return trials, {key: run for key, run in runs.items() if key in used}
+
+
+def needs(trials: Sequence[Trial], runs: Mapping[str, StageRun]) -> list[frozenset[str]]:
+    """Return the keys of the stage runs that each game of each trial needs: its own, and all that those read."""
+    above: dict[str, frozenset[str]] = {}
+    for key, run in runs.items():
+        above[key] = frozenset({key}).union(*(above[parent] for parent in run.parents))
+    return [
+        frozenset().union(
+            *(above[run.key] for own in trial.runs.values() for run in own if game in run.games)
+        )
+        for trial in trials
+        for game in trial.games
+    ]
+
+
+def in_vain(needed: Iterable[frozenset[str]], failed: Collection[str]) -> set[str]:
+    """Return the keys of the stage runs that nothing needs any more but what needs a failed one too."""
+    wanted: set[str] = set()
+    every: set[str] = set()
+    for keys in needed:
+        every |= keys
+        if keys.isdisjoint(failed):
+            wanted |= keys
+    return every - wanted
 
 
 def choices(recipe: SweepRecipe) -> Iterable[dict[str, Any]]:
@@ -223,7 +252,29 @@ def _stage_run(
             files[field.name] = found if isinstance(given, tuple) else found[0]
     kept = {name: value for name, value in plain(config).items() if name not in free and name not in files}
     text = json.dumps([stage, games, kept, files, inputs], sort_keys=True, default=str)
-    return StageRun(hashlib.sha256(text.encode()).hexdigest(), stage, games, options, inputs)
+    missing = _missing_teachers(stage, games, config, inputs)
+    return StageRun(hashlib.sha256(text.encode()).hexdigest(), stage, games, options, inputs, missing)
+
+
+def _missing_teachers(
+    stage: str, games: tuple[str, ...], config: Any, inputs: Mapping[str, tuple[str, ...]]
+) -> tuple[str, ...]:
+    """Return the games whose teacher a stage would take from the zoo, which has none."""
+    if "teacher" in inputs:
+        return ()
+    if stage == STREAMING:
+        reads = config.stream or ("buffer" in inputs and (config.hint_weight or config.own_play))
+    elif stage == "evaluate":
+        compares = config.compare and importlib.util.find_spec("torch") is not None
+        reads = compares or agent(config.agent).role == "teacher"
+    else:
+        reads = stage == "record" and config.agent == "teacher"
+    if not reads:
+        return ()
+    given = itertools.chain([config.teacher], getattr(config, "also_teachers", ()), itertools.repeat(None))
+    return tuple(
+        game for game, path in zip(games, given, strict=False) if path is None and _zoo_teacher(game) is None
+    )
 
 
 def _zoo_teacher(game: str) -> Path | None:

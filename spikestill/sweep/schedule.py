@@ -11,6 +11,7 @@ import fcntl
 import secrets
 import sys
 import time
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ from spikestill.common.progress import Progress
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult, stop_on_signal
 from spikestill.configs.loading import to_yaml
-from spikestill.configs.sweep import SweepConfig, load_sweep
+from spikestill.configs.sweep import TOGETHER, SweepConfig, load_sweep
 from spikestill.sweep import table
 from spikestill.sweep.child import STOP_S
 from spikestill.sweep.cluster import Cluster, HeadGoneError, Lost, joined
-from spikestill.sweep.plan import StageRun, plan, resolved
+from spikestill.sweep.plan import StageRun, Trial, in_vain, needs, plan, resolved
 from spikestill.sweep.worker import (
     DONE,
     FAILED,
@@ -71,13 +72,15 @@ def run(config: SweepConfig, run_dir: Path, *, resume: bool = False) -> StageRes
             raise UserError(
                 f"{root}: another sweep runs in it", "wait for it, or give another --run_dir"
             ) from error
-        found = Sweep(config, root, runs)
-        left = found.unfinished()
+        found = Sweep(config, root, runs, needs(trials, runs))
         _say(
-            f"sweep: {len(trials)} trials, {len(runs)} stage runs, {len(runs) - len(left)} of them done before"
+            f"sweep: {len(trials)} trials, {len(runs)} stage runs, {len(found.outcomes)} of them done before"
         )
+        if cannot := [run for run in found.unfinished() if run.missing]:
+            _say(f"sweep: {without_teachers(trials, cannot)}")
+            found.refuse(cannot)
         gone = None
-        if left:
+        if found.unfinished():
             try:
                 with joined(config.address, config.answer_s) as cluster:
                     found.execute(cluster)
@@ -109,6 +112,19 @@ def run(config: SweepConfig, run_dir: Path, *, resume: bool = False) -> StageRes
     return StageResult(root / SWEEP, summary, finished=len(found.outcomes) == len(runs) == summary["done"])
 
 
+def without_teachers(trials: Sequence[Trial], cannot: Sequence[StageRun]) -> str:
+    """Return in a sentence which games' trials cannot run, the game whose teacher they want, and the remedy."""
+    keys = {run.key for run in cannot}
+    dead = [each for each in trials if any(run.key in keys for own in each.runs.values() for run in own)]
+    named = ", ".join(dict.fromkeys(TOGETHER.join(each.games) for each in dead))
+    games = ", ".join(dict.fromkeys(game for run in cannot for game in run.missing))
+    given = " and ".join(dict.fromkeys(f"{run.stage}.teacher=FILE" for run in cannot))
+    return (
+        f"the trials of {named} cannot run ({len(dead)} of {len(trials)}), as the zoo has no teacher of {games}, and "
+        f"what only they need is not begun: give {given} to a sweep of that game alone, or leave the game out"
+    )
+
+
 class Sweep:
     """The stage runs of a sweep, and what came out of each so far.
 
@@ -120,12 +136,16 @@ class Sweep:
         config: the options.
         root: the sweep's folder, absolute.
         runs: every stage run by key, parents first.
+        needed: the keys of the stage runs that each game of each trial needs.
     """
 
-    def __init__(self, config: SweepConfig, root: Path, runs: dict[str, StageRun]) -> None:
-        self.config, self.root, self.runs = config, root, runs
+    def __init__(
+        self, config: SweepConfig, root: Path, runs: dict[str, StageRun], needed: Sequence[frozenset[str]]
+    ) -> None:
+        self.config, self.root, self.runs, self._needed = config, root, runs, needed
         self.outcomes: dict[str, dict[str, Any]] = {}
         self.began_again = 0
+        self._given_up: set[str] = set()
         self._note_done()
 
     def _note_done(self) -> None:
@@ -142,8 +162,33 @@ class Sweep:
         """Return the stage runs that have no outcome, parents first."""
         return [run for key, run in self.runs.items() if key not in self.outcomes]
 
+    def refuse(self, cannot: Sequence[StageRun]) -> None:
+        """Note as failed, unbegun, what cannot run for want of a teacher, and what only its trials need."""
+        for run in cannot:
+            error = f"the zoo has no teacher of {', '.join(run.missing)}: give {run.stage}.teacher, or leave it out"
+            self.outcomes[run.key] = not_run(FAILED, "", error)
+        self.give_up([])
+
+    def give_up(self, under_way: Collection[StageRun]) -> None:
+        """Note as failed what only trials need in which a stage run failed; ask it to stop where it is under way."""
+        failed = [
+            key
+            for key, each in self.outcomes.items()
+            if each["state"] == FAILED and key not in self._given_up
+        ]
+        vain = in_vain(self._needed, failed) if failed else set()
+        running = {run.key for run in under_way}
+        for run in self.unfinished():
+            if run.key in vain and run.key in running:
+                write_text(self.folder(run) / STOP, "stop\n")
+            elif run.key in vain:
+                cause = next(key for key in failed if any({key, run.key} <= keys for keys in self._needed))
+                error = f"not run, as {self.runs[cause].name} failed: {self.outcomes[cause]['error']}"
+                self.outcomes[run.key] = not_run(FAILED, "", error)
+                self._given_up.add(run.key)
+
     def execute(self, cluster: Cluster) -> None:
-        """Run all that is unfinished; what reads a failed one fails with it. A stop leaves the rest without outcome.
+        """Run all that is unfinished, but what only failed trials need. A stop leaves the rest without outcome.
 
         Raises:
             UserError: the cluster is smaller than a stage run needs.
@@ -180,6 +225,7 @@ class Sweep:
                     write_text(self.root / STOP, "stop\n")
                     deadline = time.monotonic() + STOP_S
                 if deadline is None:
+                    self.give_up(under_way.values())
                     self._submit(cluster, under_way, token)
                 if not under_way or (deadline is not None and time.monotonic() > deadline):
                     break
@@ -214,13 +260,7 @@ class Sweep:
         for run in self.unfinished():
             if run.key in waiting:
                 continue
-            states = [self.outcomes.get(parent, {}).get("state") for parent in run.parents]
-            if FAILED in states:
-                before = next(self.runs[parent].name for parent, state in zip(run.parents, states, strict=True)
-                              if state == FAILED)  # fmt: skip
-                error = f"{before}, which it reads, failed"
-                self.outcomes[run.key] = not_run(FAILED, "", error)
-            elif all(state == FINISHED for state in states):
+            if all(self.outcomes.get(parent, {}).get("state") == FINISHED for parent in run.parents):
                 job = self._job(run, token)
                 under_way[cluster.submit(run_stage, job, self.config.cores, self.config.gpus)] = run
 
@@ -230,6 +270,7 @@ class Sweep:
             for option, keys in run.inputs.items()
         }
         folder = self.folder(run)
+        (folder / STOP).unlink(missing_ok=True)
         write_text(folder / OPTIONS, to_yaml(resolved(run.stage, run.options, files)))
         words = [run.stage, "--config", str(folder / OPTIONS), "--run_dir", str(folder), "--json"]
         if VERBS[run.stage].resumable:

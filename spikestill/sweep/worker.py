@@ -41,7 +41,7 @@ class Job:
     """What a node needs to know of a stage run.
 
     Attributes:
-        root: the sweep's folder; a file ``stop`` in it asks all stage runs to end.
+        root: the sweep's folder; a file ``stop`` in it asks all stage runs to end, one in ``folder`` this one.
         token: what ``root/token`` holds, so that a node that sees another folder says so.
         folder: of the stage run.
         words: the command after ``spikestill``.
@@ -69,7 +69,7 @@ def run_stage(job: Job) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / LOCK, "a", encoding="utf-8") as lock:
         while not _locked(lock):
-            if (root / STOP).exists():
+            if _asked_to_stop(root, folder):
                 return not_run(STOPPED, node)
             time.sleep(PERIOD_S)
         if (folder / DONE).is_file():
@@ -77,7 +77,7 @@ def run_stage(job: Job) -> dict[str, Any]:
                 return read_outcome(folder / DONE)
             except UserError as error:
                 return not_run(FAILED, node, str(error))
-        if (root / STOP).exists():
+        if _asked_to_stop(root, folder):
             return not_run(STOPPED, node)
         _note(folder, "begins", node)
         began = time.monotonic()
@@ -137,6 +137,10 @@ def _locked(file: Any) -> bool:
     return True
 
 
+def _asked_to_stop(root: Path, folder: Path) -> bool:
+    return any((each / STOP).exists() for each in (root, folder))
+
+
 def _run(job: Job, root: Path, folder: Path, lock: int) -> tuple[int, str, bool]:
     """Return the exit status, what went to standard output, and whether the stage was asked to stop."""
     with contextlib.ExitStack() as stack:
@@ -153,7 +157,7 @@ def _run(job: Job, root: Path, folder: Path, lock: int) -> tuple[int, str, bool]
         asked = False
         try:
             while process.poll() is None:
-                if not asked and (root / STOP).exists():
+                if not asked and _asked_to_stop(root, folder):
                     process.send_signal(ONCE)  # a stage saves and ends
                     asked = True
                 time.sleep(PERIOD_S)
@@ -166,7 +170,7 @@ def _run(job: Job, root: Path, folder: Path, lock: int) -> tuple[int, str, bool]
                 process.kill()
             process.wait()
         output.seek(0)
-        return process.returncode, output.read(), asked or (root / STOP).exists()
+        return process.returncode, output.read(), asked or _asked_to_stop(root, folder)
 
 
 def _outcome(status: int, output: str, asked: bool, folder: Path) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from spikestill.common.errors import UserError
 from spikestill.configs import sweep
 from spikestill.configs.sweep import Range, SweepConfig, load_sweep
 from spikestill.sweep import table
-from spikestill.sweep.plan import plan, with_inputs
+from spikestill.sweep.plan import in_vain, needs, plan, with_inputs
+from spikestill.sweep.schedule import without_teachers
 
 RECIPE = """
 stages: [record, distill, evaluate]
@@ -243,6 +244,62 @@ def test_a_trial_whose_choices_do_not_go_together_is_named(tmp_path):
     text = "stages: [teach]\ngame: swimmer\noptions: {teach: {precision: fixar, target_period: 1}}"
     with pytest.raises(UserError, match=r"fixar with algorithm sac: .* \(the trial teach\.algorithm=sac\)"):
         plan(recipe(tmp_path, text, ("teach.algorithm=ddpg|sac",)))
+
+
+def missing(recipe):
+    """Return (stage, games) to the games whose teacher a stage run wants and the zoo has not."""
+    _, runs = plan(recipe)
+    return {(run.stage, "+".join(run.games)): run.missing for run in runs.values() if run.missing}
+
+
+def test_a_game_whose_teacher_nobody_gives_and_the_zoo_has_not_is_known_beforehand(tmp_path):
+    record, evaluate = ("record", "zaxxon"), ("evaluate", "zaxxon")
+    zaxxon = ("game=pong+zaxxon", "evaluate.compare=true")
+    both = {record: ("zaxxon",), evaluate: ("zaxxon",)}
+    assert missing(recipe(tmp_path, changes=zaxxon)) == both
+    hints = {("distill", "pong+zaxxon"): ("zaxxon",)}
+    assert missing(recipe(tmp_path, changes=(*zaxxon, "distill.hint_weight=1"))) == both | hints
+    assert missing(recipe(tmp_path, changes=("game=pong+zaxxon",))) == {record: ("zaxxon",)}
+    assert missing(recipe(tmp_path, changes=("game=pong+freeway", "distill.hint_weight=1"))) == {}
+    given = tuple(f"{stage}.teacher=mine.safetensors" for stage in ("record", "evaluate"))
+    assert missing(recipe(tmp_path, changes=("game=zaxxon", "evaluate.compare=true", *given))) == {}
+    streams = recipe(tmp_path, "stages: [distill]\ngame: zaxxon\noptions: {distill: {stream: true}}")
+    assert missing(streams) == {("distill", "zaxxon"): ("zaxxon",)}
+    # Each of these gets its teacher, or wants none.
+    taught = "stages: [teach, record, distill, evaluate]\ngame: pong+zaxxon\n"
+    assert missing(recipe(tmp_path, taught)) == {}
+    played = "stages: [evaluate]\ngame: zaxxon\noptions: {evaluate: {agent: random, compare: false}}"
+    assert missing(recipe(tmp_path, played)) == {}
+    assert missing(recipe(tmp_path, played.replace("random", "teacher"))) == {evaluate: ("zaxxon",)}
+    assert (
+        missing(recipe(tmp_path, "stages: [record]\ngame: zaxxon\noptions: {record: {agent: random}}")) == {}
+    )
+
+
+def test_a_stage_run_is_in_vain_where_all_that_needs_it_needs_a_failed_one(tmp_path):
+    trials, runs = plan(recipe(tmp_path, changes=("game=pong+zaxxon|freeway+zaxxon|freeway",)))
+    zaxxon = next(run.key for run in runs.values() if run.stage == "record" and run.games == ("zaxxon",))
+    needed = needs(trials, runs)
+    assert [len(keys) for keys in needed] == [4, 4, 4, 4, 3]
+    assert in_vain(needed, set()) == set()
+    # Freeway's own student is the only one left, and so is its buffer.
+    assert set(runs) - in_vain(needed, {zaxxon}) == {
+        run.key for own in trials[2].runs.values() for run in own
+    }
+    assert trials[0].runs["record"][0].key in in_vain(needed, {zaxxon})
+    # Scores of two games that share no student do not need each other.
+    trials, runs = plan(recipe(tmp_path, "stages: [record]\ngame: pong+zaxxon\n"))
+    zaxxon = trials[0].runs["record"][1].key
+    assert in_vain(needs(trials, runs), {zaxxon}) == {zaxxon}
+
+
+def test_which_trials_cannot_run_is_told_with_the_remedy():
+    trials, runs = plan(load_sweep("table2"))
+    assert without_teachers(trials, [run for run in runs.values() if run.missing]) == (
+        "the trials of breakout cannot run (4 of 16), as the zoo has no teacher of breakout, and what only they need "
+        "is not begun: give record.teacher=FILE and distill.teacher=FILE and evaluate.teacher=FILE to a sweep of that "
+        "game alone, or leave the game out"
+    )
 
 
 @pytest.mark.parametrize("address", ["head", "head:none", "ray://head:10001", ":6379", "head:99999"])

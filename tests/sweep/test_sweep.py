@@ -23,8 +23,11 @@ pytest.importorskip("ray", reason="needs Ray: pip install 'spikestill[sweep]'")
 
 from spikestill.cli import main
 from spikestill.common.errors import UserError
+from spikestill.configs.sweep import SweepConfig, load_sweep
 from spikestill.sweep.cluster import check_answers, joined
-from spikestill.sweep.worker import Job, attempts, run_stage, share_of_cores
+from spikestill.sweep.plan import needs, plan
+from spikestill.sweep.schedule import Sweep
+from spikestill.sweep.worker import Job, attempts, not_run, run_stage, share_of_cores
 from tests.sweep.running import begun, command, sweeping
 
 SCORES = """
@@ -59,6 +62,64 @@ def test_a_sweep_runs_once_and_tells_what_failed(tmp_path, capsys):
     assert "evaluate-breakout" in page
     document = json.loads((tmp_path / "run" / "sweep.json").read_text())
     assert [row["state"] for row in document["rows"]] == ["finished", "finished"]
+
+
+def test_what_only_trials_without_a_teacher_need_is_not_begun(tmp_path, capsys):
+    (tmp_path / "recipe.yaml").write_text(STUDENT)
+    words = [*command(tmp_path)[3:], "--set", "game=pong+zaxxon"]
+    assert main(words) == 1
+    error = capsys.readouterr().err
+    assert (
+        "sweep: the trials of pong+zaxxon cannot run (1 of 1), as the zoo has no teacher of zaxxon" in error
+    )
+    assert "3 of 3 stage runs failed; record-zaxxon-" in error
+    assert not (tmp_path / "run" / "stages").exists()
+    document = json.loads((tmp_path / "run" / "sweep.json").read_text())
+    assert [(row["game"], row["state"]) for row in document["rows"]] == [
+        ("pong", "failed"), ("zaxxon", "failed")
+    ]  # fmt: skip
+    errors = [each["error"] for row in document["rows"] for each in row["runs"]]
+    assert len(errors) == 4
+    assert all(
+        "the zoo has no teacher of zaxxon: give record.teacher, or leave it out" in each for each in errors
+    )
+    assert [cell["failed"] for cell in document["cells"]] == [1, 1]
+
+
+def test_what_only_a_failed_trial_needs_is_given_up_and_asked_to_stop_where_it_is_under_way(tmp_path):
+    (tmp_path / "recipe.yaml").write_text(STUDENT)
+    recipe = str(tmp_path / "recipe.yaml")
+    trials, runs = plan(load_sweep(recipe, ("game=pong+freeway|qbert",)))
+    found = Sweep(SweepConfig(recipe=recipe), tmp_path, runs, needs(trials, runs))
+    (pong, freeway), (student,) = trials[0].runs["record"], trials[0].runs["distill"]
+    found.give_up([pong])
+    assert found.unfinished() == list(runs.values())
+    found.outcomes[freeway.key] = not_run("failed", "node", "exit status 1: no such game")
+    found.give_up([pong])
+    assert (found.folder(pong) / "stop").is_file()
+    reason = f"not run, as {freeway.name} failed: exit status 1: no such game"
+    assert found.outcomes[student.key]["error"] == reason
+    alone = [run for own in trials[1].runs.values() for run in own]
+    assert found.unfinished() == [pong, *alone]
+    found.give_up([])  # it has stopped
+    assert found.outcomes[pong.key]["error"] == reason
+    assert found.unfinished() == alone
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="finds the process in /proc")
+def test_a_stage_run_that_is_asked_in_its_own_folder_stops_and_one_that_waits_does_not_begin(tmp_path):
+    (tmp_path / "token").write_text("token")
+    words = ("record", "pong", "--agent", "random", "--frames", "100000000", "--num_envs", "1")
+    folder = tmp_path / "run"
+    job = Job(str(tmp_path), "token", str(folder), (*words, "--run_dir", str(folder)), 1)
+    with ThreadPoolExecutor(1) as pool:
+        outcome = pool.submit(run_stage, job)
+        child_of(os.getpid())
+        (folder / "stop").touch()
+        assert outcome.result(timeout=60)["state"] == "stopped"
+    assert [line["what"] for line in attempts(folder)] == ["begins", "stopped"]
+    assert run_stage(job)["state"] == "stopped"
+    assert begun(folder) == 1
 
 
 def test_a_folder_that_another_sweep_uses_and_more_cores_than_there_are_are_refused(tmp_path, capsys):

@@ -28,6 +28,8 @@ FIGURE_4 = (
 )  # fmt: skip
 """The games that a student of several plays."""
 LOSS_4 = "nll"
+SET = "set"
+"""What a cell has beside the values of its axes: the options that ``--set`` gave one value for all."""
 """Figure 4's students learned the argmax of their teachers."""
 COUNTS = tuple(sorted({len(games) for games in FIGURE_4}))
 Card = Mapping[str, Any]
@@ -73,8 +75,20 @@ def cells(path: Path) -> list[Cell]:
     for cell in document["cells"]:
         values = {name: value for name, value in recipe.items() if name == GAME} | cell["values"]
         loss = cell.get("loss") or loss_of(values, recipe.get("options"))
-        found.append({**cell, "values": values} | ({"loss": loss} if loss else {}))
+        found.append({**cell, "values": values, SET: _set(document)} | ({"loss": loss} if loss else {}))
     return found
+
+
+def chosen(cell: Cell) -> dict[str, Any]:
+    """Return the options of a cell: what its axes chose, and what ``--set`` chose for the whole sweep."""
+    return {**cell.get(SET, {}), **cell["values"]}
+
+
+def _set(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options that ``--set`` gave one value."""
+    config = (document.get("provenance") or {}).get("config") or {}
+    changes = [str(change).partition("=") for change in config.get("set", [])]
+    return {name: value for name, _, value in changes if "|" not in value}
 
 
 def loss_of(values: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]] | None) -> str | None:
@@ -133,7 +147,7 @@ def find(own: Sequence[Cell], game: str, **wanted: Any) -> Cell | None:
     """Return the cell of ``game`` whose options, by the last part of their names, or whose loss are those."""
 
     def same(cell: Cell) -> bool:
-        values = {name.rpartition(".")[2]: value for name, value in cell["values"].items()}
+        values = {name.rpartition(".")[2]: value for name, value in chosen(cell).items()}
         values |= {"loss": cell["loss"]} if "loss" in cell else {}
         return cell["game"] == game and all(
             _close(values[name], value) if name in values else False for name, value in wanted.items()

@@ -27,6 +27,7 @@ from spikestill.result_cells import (
     COUNTS,
     FIGURE_4,
     NETS,
+    SET,
     TABLE_3,
     Card,
     Cell,
@@ -34,6 +35,7 @@ from spikestill.result_cells import (
     by_net,
     cards,
     cells,
+    chosen,
     every_student,
     find,
     interval,
@@ -328,8 +330,8 @@ def penalty(own: Sequence[Cell], students: Sequence[tuple[str, Card]]) -> list[s
         for name, card in students
     ]  # fmt: skip
     rows = shipped + [
-        [cell["game"], str(cell["values"].get("distill.sparsity_form", "")),
-         str(cell["values"].get("distill.sparsity", "")), number(cell.get("evaluate.mean"), 2),
+        [cell["game"], str(chosen(cell).get("distill.sparsity_form", "")),
+         str(chosen(cell).get("distill.sparsity", "")), number(cell.get("evaluate.mean"), 2),
          interval(cell.get("evaluate.ci95"), 2), number(100 * (1 - cell[silent])) if silent in cell else "",
          number(cell.get("map.cores"), 0), f"{1e3 * cell[energy]:.3g}" if energy in cell else "",
          budget(cell)]
@@ -351,8 +353,8 @@ def penalty(own: Sequence[Cell], students: Sequence[tuple[str, Card]]) -> list[s
 def pruned(own: Sequence[Cell]) -> list[str]:
     """Return score and cores of nets with branches taken out."""
     rows = [
-        [cell["game"], str(cell["values"].get("distill.architecture", "")),
-         str(cell["values"].get("distill.prune", "")), number(cell.get("map.cores"), 0),
+        [cell["game"], str(chosen(cell).get("distill.architecture", "")),
+         str(chosen(cell).get("distill.prune", "")), number(cell.get("map.cores"), 0),
          number(cell.get("evaluate.mean"), 2), interval(cell.get("evaluate.ci95"), 2), measured(cell)]
         for cell in own
     ]  # fmt: skip
@@ -411,7 +413,7 @@ def keep(name: str, path: Path, documents: Path) -> None:
     kept = {
         "schema": "spikestill.sweep",
         "version": 1,
-        "cells": cells(path),
+        "cells": [{name: value for name, value in cell.items() if name != SET} for cell in cells(path)],
         "provenance": document.get("provenance"),
     }
     write_text(documents / f"{name}.json", json.dumps(kept, indent=1) + "\n")

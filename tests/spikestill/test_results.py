@@ -180,6 +180,25 @@ def test_a_penalty_stands_with_the_spikes_that_it_leaves(tmp_path):
     )
 
 
+def test_an_axis_that_was_set_to_one_value_is_known_all_the_same(tmp_path):
+    """``--set distill.architecture=1chip`` takes the axis away, and no cell says it."""
+    path = sweep(tmp_path / "sweep.json", CELL | {"values": {"distill.loss": "kl"}})
+    changes = ["distill.architecture=1chip", "distill.sparsity_form=layers", "game=breakout|pong"]
+    told = {
+        "config": {"recipe": "table3", "set": changes},
+        "commit": "0123456789ab",
+        "machine": "a processor",
+    }
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"provenance": told}))
+    results.keep("table3", path, tmp_path)
+    (cell,) = results.cells(tmp_path / "table3.json")
+    assert results.find([cell], "breakout", architecture="1chip", loss="kl") == cell
+    assert results.find([cell], "breakout", architecture="2chip", loss="kl") is None
+    assert "| layers |" in next(line for line in results.penalty([cell], []) if line.startswith("| breakout"))
+    kept = json.loads((tmp_path / "table3.json").read_text())
+    assert all("set" not in each for each in kept["cells"])
+
+
 def test_a_sweep_is_told_by_its_command_and_machine(tmp_path):
     path = sweep(tmp_path / "penalty.json", CELL)
     assert results.as_run(path) == results.as_run(tmp_path / "none.json") == []

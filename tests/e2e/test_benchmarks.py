@@ -98,10 +98,11 @@ def test_the_one_of_the_constraints_trains_and_plays_each_rung(
 @pytest.mark.skipif(find_spec("mujoco") is None, reason="the MuJoCo simulators are not installed")
 def test_those_of_control_agents_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurement, "RESULTS", tmp_path / "results")
-    run(monkeypatch, "control", "--seconds", "0.01", "--repeats", "1")
+    for name in ("control", "control_seeds"):
+        run(monkeypatch, name, "--seconds", "0.01", "--repeats", "1")
     for name in ("fixed_point", "ips"):
         run(monkeypatch, name, "--seconds", "0.01")
-    for name in ("control", "fixed_point", "ips"):
+    for name in ("control", "control_seeds", "fixed_point", "ips"):
         assert json.loads((tmp_path / "results" / f"{name}.json").read_text())["figures"]
 
 

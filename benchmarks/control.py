@@ -14,7 +14,6 @@ for one with AVX2 only, and the record says so.
 from __future__ import annotations
 
 import argparse
-import itertools
 import threading
 from typing import Any
 
@@ -30,10 +29,10 @@ from spikestill.common.processor import cores, keep_freed_memory
 from spikestill.configs.control import PIXELS, ControlConfig
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.teacher.control import fixed_ddpg
-from spikestill.teacher.control.actor_critic import Batch, Settings
+from spikestill.teacher.control.actor_critic import Batch
 from spikestill.teacher.control.blas import one_thread
-from spikestill.teacher.control.encoder import SIDES
 from spikestill.teacher.control.fixed_learner import FixedLearner
+from spikestill.teacher.control.flops import flops
 from spikestill.teacher.control.lanes import OtherThread, in_turn, quick_turns
 from spikestill.teacher.control.learner import FloatLearner
 
@@ -51,40 +50,6 @@ def config_of(agent: str, precision: str) -> ControlConfig:
     return ControlConfig(
         environment=EnvironmentConfig(game=options.pop("game")), precision=precision, **options
     )
-
-
-def encoder_flops(config: ControlConfig) -> float:
-    """Return the multiply-adds of an update's encoders, a transition: both of its rows go through the critics' encoder,
-    forward and backward, and their next ones through the critics' convolutions with the actor's head and through the
-    target's encoder; one more row goes to the actor."""
-    rule = Settings.of(config, 0, D).encoder
-    if rule is None:
-        return 0.0
-    shapes = list(zip(SIDES[1:], rule.conv_shapes, strict=True))
-    first, *others = (side**2 * inputs * outputs for side, (inputs, outputs) in shapes)
-    convolutions, head = first + sum(others), rule.flat * rule.features
-    trained = 3 * (convolutions + head) - first
-    return 2 * (trained + 2 * (convolutions + head)) + convolutions + 3 * head
-
-
-def flops(config: ControlConfig) -> float:
-    """Return the floating-point operations of an update's products: two for each multiply-add."""
-    heads, seen = 2 if config.algorithm == "sac" else 1, config.features if config.from_pixels else S
-    actor, critic = (
-        sum(a * b for a, b in itertools.pairwise(sizes))
-        for sizes in ((seen, *config.hidden, heads * D), (seen + D, *config.hidden, 1))
-    )
-    first_actor, first_critic = seen * config.hidden[0], (seen + D) * config.hidden[0]
-    if config.from_pixels:
-        # All of it goes on to the features; the critics and the next actions have two rows a transition.
-        critics = 2 * config.twins * (3 * critic + critic) + config.twins * 2 * critic
-        return 2.0 * config.batch_size * (2 * actor + 3 * actor + critics + encoder_flops(config))
-    # Forward, weights' gradients, and the activations' of all layers but the first; the actor's update goes through
-    # the critics to the action.
-    trained_critic, trained_actor = 3 * critic - first_critic, 3 * actor - first_actor
-    through = 2 * critic
-    total = actor + trained_actor + config.twins * (critic + trained_critic + through)
-    return 2.0 * config.batch_size * total
 
 
 def batch_of(rng: np.random.Generator, size: int, from_pixels: bool = False) -> Batch:
@@ -230,9 +195,9 @@ def main() -> None:
     with one_thread(), quick_turns():
         for agent in AGENTS:
             config = config_of(agent, "fp32")
-            floor = rate / flops(config)
+            floor = rate / flops(config, S, D)
             figures |= {
-                f"{agent}_mflop": round(flops(config) / 1e6, 1),
+                f"{agent}_mflop": round(flops(config, S, D) / 1e6, 1),
                 f"{agent}_floor_per_s": round(floor, 1),
             }
             for precision in ("fp32", "fp16"):

@@ -10,16 +10,16 @@ small agents wait for each other. Random transitions of HalfCheetah's sizes; the
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import statistics
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from benchmarks.control import D, S, batch_of
-from benchmarks.measurement import finish, in_a_process, stand_in
+from benchmarks.measurement import finish, in_a_process, median_rate, stand_in
 from spikestill.common.precision import fixed_fast
 from spikestill.common.processor import cores, keep_freed_memory
 from spikestill.configs.control import ControlConfig
@@ -27,6 +27,7 @@ from spikestill.configs.environment import EnvironmentConfig
 from spikestill.teacher.control.blas import one_thread
 from spikestill.teacher.control.lanes import OtherThread, in_turn, quick_turns
 from spikestill.teacher.control.learner import make_learner
+from spikestill.teacher.control.teach import spread
 
 AGENTS: dict[str, dict[str, Any]] = {
     "sac, 256 x 256, batch 256, fp32": {"hidden": (256, 256), "batch_size": 256},
@@ -38,32 +39,57 @@ AGENTS: dict[str, dict[str, Any]] = {
         "algorithm": "ddpg", "hidden": (400, 300), "batch_size": 64, "precision": "fixar",
     },
 }  # fmt: skip
+TURN = 50
+"""Updates of a seed between two waits for the others; teach has up to 500."""
+
+
+def config_of(agent: str) -> ControlConfig:
+    """Return the options of a measured agent."""
+    return ControlConfig(environment=EnvironmentConfig(game="half_cheetah"), **AGENTS[agent])
 
 
 def updates_per_s(agent: str, seeds: int, seconds: float) -> float:
-    """Return updates a second of all seeds together, a thread each; of one alone on all cores of this process."""
-    config = ControlConfig(environment=EnvironmentConfig(game="half_cheetah"), **AGENTS[agent])
-    both = OtherThread() if seeds == 1 and cores() > 1 else in_turn
+    """Return updates a second of all seeds together, as ``teach --seeds`` trains them in one process."""
+    config = dataclasses.replace(config_of(agent), seeds=seeds)
+    lanes, workers = spread(config)
+    both = OtherThread() if lanes else in_turn
     learners = [make_learner(config, S, D, seed, both) for seed in range(seeds)]
     batch = batch_of(np.random.default_rng(0), config.batch_size)
 
-    def work(index: int, until: float) -> int:
-        rng, done = np.random.default_rng(index), 0
-        while time.perf_counter() < until:
-            learners[index].update(batch, rng)
-            done += 1
-        return done
+    rngs = [np.random.default_rng(seed) for seed in range(seeds)]
+
+    def turn(index: int) -> None:
+        for _ in range(TURN):
+            learners[index].update(batch, rngs[index])
 
     with (
-        ThreadPoolExecutor(seeds, initializer=lambda: np.seterr(all="ignore")) as pool,
+        ThreadPoolExecutor(workers, initializer=lambda: np.seterr(all="ignore")) as pool,
         one_thread(),
         quick_turns(),
-        fixed_fast.at_most(0),
+        fixed_fast.at_most(max(1, cores() // seeds)),
     ):
-        list(pool.map(lambda index: work(index, time.perf_counter() + 0.1), range(seeds)))
-        began = time.perf_counter()
-        done = sum(pool.map(lambda index: work(index, began + seconds), range(seeds)))
-        return done / (time.perf_counter() - began)
+
+        def work() -> int:
+            list(pool.map(turn, range(seeds)))
+            return TURN * seeds
+
+        work()
+        return median_rate(work, seconds, 1)
+
+
+def alone(agent: str, seconds: float) -> float:
+    """Return updates a second of one seed on one thread."""
+    config = config_of(agent)
+    learner, rng = make_learner(config, S, D, 0, in_turn), np.random.default_rng(0)
+    batch = batch_of(rng, config.batch_size)
+
+    def work() -> int:
+        learner.update(batch, rng)
+        return 1
+
+    with one_thread(), fixed_fast.at_most(1):
+        work()
+        return median_rate(work, seconds, 1)
 
 
 def in_processes(agent: str, seconds: float) -> float:
@@ -86,7 +112,7 @@ def main() -> None:
     given = parser.parse_args()
     keep_freed_memory()
     if given.child:
-        print(json.dumps({"updates_per_s": one_alone(given.child, given.seconds)}))
+        print(json.dumps({"updates_per_s": alone(given.child, given.seconds)}))
         return
     figures: dict[str, Any] = {"stand_in": stand_in(), "cores": cores()}
     for agent in AGENTS:
@@ -100,21 +126,6 @@ def main() -> None:
         figures[agent] = {name: round(statistics.median(found), 1) for name, found in rates.items()}
         print(agent, figures[agent], flush=True)
     finish("control_seeds", figures)
-
-
-def one_alone(agent: str, seconds: float) -> float:
-    """Return updates a second of one seed on one thread."""
-    config = ControlConfig(environment=EnvironmentConfig(game="half_cheetah"), **AGENTS[agent])
-    learner, rng = make_learner(config, S, D, 0, in_turn), np.random.default_rng(0)
-    batch, done = batch_of(rng, config.batch_size), 0
-    with one_thread(), fixed_fast.at_most(1):
-        for _ in range(3):
-            learner.update(batch, rng)
-        began = time.perf_counter()
-        while time.perf_counter() - began < seconds:
-            learner.update(batch, rng)
-            done += 1
-        return done / (time.perf_counter() - began)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ from spikestill.configs.control import PIXELS, ControlConfig
 from spikestill.configs.loading import plain
 from spikestill.teacher.control.blas import one_thread
 from spikestill.teacher.control.environment import SimulationDivergedError
+from spikestill.teacher.control.flops import flops
 from spikestill.teacher.control.frame_replay import FrameReplay
 from spikestill.teacher.control.lanes import Both, OtherThread, in_turn, quick_turns
 from spikestill.teacher.control.learner import DivergedError, Learner, make_learner
@@ -55,6 +56,8 @@ CHECKPOINT = RESUMED_FROM["teach"]
 SCHEMA = "spikestill.control-checkpoint"
 # Options that may differ between a run and its resumption.
 FREE_OPTIONS = ("checkpoint_minutes", "steps", "threads", "device", "evaluation_period", "evaluation_games")
+WORTH_SPREADING = 1e8
+"""Floating-point operations of an update from which a second thread pays (benchmarks.control_seeds)."""
 SHOWN_STEPS = 500
 """Agent steps of every seed between two looks at the user's wish to stop, at most."""
 
@@ -190,6 +193,20 @@ def make_replay(config: ControlConfig, observation: int, action: int) -> Replay 
         return Replay(config.replay_capacity, observation, action)
 
 
+def spread(config: ControlConfig) -> tuple[bool, int]:
+    """Return whether one agent's work is spread over two threads, and on how many threads seeds train.
+
+    Between products Python holds its interpreter's lock. Where products are small threads wait for it, and one thread
+    does an agent's work, or that of all seeds in turn, faster than two.
+    """
+    spec, threads = environment(config.environment.game), config.threads or cores()
+    assert isinstance(spec.actions, Box)
+    observation = 0 if config.from_pixels else sum(math.prod(field.shape) for field in spec.fields)
+    if config.precision not in FIXED and flops(config, observation, spec.actions.shape[0]) < WORTH_SPREADING:
+        return False, 1
+    return config.seeds == 1 and threads > 1 and config.device == "cpu", max(1, min(threads, config.seeds))
+
+
 class Trainings:
     """All seeds of a run, and the threads on which they train.
 
@@ -200,9 +217,7 @@ class Trainings:
 
     def __init__(self, config: ControlConfig, checkpoint: Path | None = None) -> None:
         self.config = config
-        threads = config.threads or cores()
-        lanes = config.seeds == 1 and threads > 1 and config.device == "cpu"
-        workers = max(1, min(threads, config.seeds))
+        lanes, workers = spread(config)
         # What overflows in a format is told by the agents.
         self._pool = ThreadPoolExecutor(workers, initializer=lambda: np.seterr(all="ignore"))
         self._other = OtherThread() if lanes else None
@@ -289,7 +304,7 @@ def run(config: ControlConfig, run_dir: Path, *, resume: bool = False) -> StageR
         contextlib.closing(Trainings(config, checkpoint if resume else None)) as trainings,
         one_thread(),
         quick_turns(),
-        fixed_fast.at_most(config.threads),
+        fixed_fast.at_most(max(1, (config.threads or cores()) // config.seeds)),
     ):
         provenance = dataclasses.replace(Provenance.of(config, config.seed), parents=trainings.parents)
         if resume and trainings.step >= config.steps:

@@ -46,6 +46,12 @@ def config_of(game="cartpole_swingup", **options):
     return ControlConfig(environment=EnvironmentConfig(game=game), **(small | options))
 
 
+@pytest.fixture
+def every_agent_spread(monkeypatch):
+    """Agents as small as those of these tests would take one thread."""
+    monkeypatch.setattr(teach, "WORTH_SPREADING", 0.0)
+
+
 def state_of(path):
     tensors, _ = read_tensors(path, teach.SCHEMA, "")
     return tensors
@@ -89,7 +95,7 @@ def test_stopping_and_resuming_equals_never_having_stopped(tmp_path, game, optio
     [{"precision": "fp16"}, {"algorithm": "ddpg"}, FIXAR | {"quantisation_delay": 20, "steps": 200}],
     ids=["sac-fp16", "ddpg", "fixar"],
 )
-def test_a_seed_trained_beside_others_is_bit_for_bit_what_it_is_alone(tmp_path, options):
+def test_a_seed_trained_beside_others_is_bit_for_bit_what_it_is_alone(tmp_path, options, every_agent_spread):
     options = {"hidden": (64, 48), "batch_size": 64} | options
     teach.run(config_of(seeds=3, **options), tmp_path / "three")
     together = state_of(tmp_path / "three" / teach.CHECKPOINT)
@@ -114,11 +120,28 @@ def test_a_seed_trained_beside_others_is_bit_for_bit_what_it_is_alone(tmp_path, 
     ],
     ids=["sac", "ddpg", "td3-fp16", "ddpg-one", "fixar"],
 )
-def test_the_number_of_threads_changes_nothing(tmp_path, options):
+def test_the_number_of_threads_changes_nothing(tmp_path, options, every_agent_spread):
     for threads in (1, 2):
         teach.run(config_of(threads=threads, **options), tmp_path / str(threads))
     one, two = (state_of(tmp_path / name / teach.CHECKPOINT) for name in ("1", "2"))
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"hidden": (64, 64), "batch_size": 64}, (False, 1)),
+        ({"hidden": (64, 64), "batch_size": 64, "seeds": 3}, (False, 1)),
+        ({"hidden": (256, 256), "batch_size": 256}, (True, 1)),
+        ({"hidden": (256, 256), "batch_size": 256, "seeds": 3}, (False, 2)),
+        ({"hidden": (256, 256), "batch_size": 256, "threads": 1}, (False, 1)),
+        ({"algorithm": "ddpg", "hidden": (400, 300), "batch_size": 64}, (True, 1)),
+        (FIXAR | {"hidden": (24, 24), "batch_size": 16, "seeds": 2}, (False, 2)),
+        ({"game": "cartpole_swingup_pixels", "precision": "fp16"}, (True, 1)),
+    ],
+)
+def test_a_small_agent_is_not_spread_over_threads(options, wanted):
+    assert teach.spread(config_of(**options)) == wanted
 
 
 def test_naive_fp16_names_the_format_the_operation_and_what_is_off(tmp_path):

@@ -33,12 +33,15 @@ from spikestill.teacher.control.agent_file import HEAD_PARTS, save_agent
 from spikestill.teacher.control.encoder import Head, effective, flat_features, project
 from spikestill.teacher.control.lanes import Both, in_turn
 from spikestill.teacher.control.operations import STEP, HostOperations
+from spikestill.teacher.control.optimiser import Trained
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 UPDATES = {"sac": sac.update, "ddpg": ddpg.update}
 """From states."""
 OVERFLOWS = 100
-"""Updates in a row without a step after which a training is given up: the scale has fallen by 2^100."""
+"""Updates without a step, in a row or beyond the times that the scale doubled, after which a training is given up: the
+scale has fallen by 2^100, and is not why they overflow."""
+WIDER = "train in another --run_dir with a format that reaches further, such as --precision bf16 or fp32"
 
 
 class DivergedError(UserError):
@@ -138,7 +141,10 @@ class FloatLearner:
 
     def _check(self, before: AgentState, batch: Batch, noise: Any) -> None:
         groups = {name: group for name, group in self.state.groups.items() if name != "temperature"}
-        stuck = [name for name, group in groups.items() if group.in_a_row >= OVERFLOWS]
+        least = self.settings.methods.loss_scale * 2.0**-OVERFLOWS
+        stuck = [
+            name for name, group in groups.items() if group.in_a_row >= OVERFLOWS or group.scale <= least
+        ]
         # In fp32 and fp64 the next actions show them, and to look here would cost every update.
         broken = [name for name, group in groups.items() if self.form.low and not self.o.finite(group.p_NP)]
         if not stuck and not broken:
@@ -147,13 +153,11 @@ class FloatLearner:
         # Such an update is counted all the same, and which parts of it are done depends on its number.
         done = before if self._fragile else dataclasses.replace(before, updates=before.updates - 1)
         operation = first_overflow(done, self.settings, batch, noise) if stuck or self._fragile else STEP
-        happened = (
-            f"the {stuck[0]} overflow in every update" if stuck else f"weights of {broken[0]} are not finite"
-        )
+        happened = _stuck(stuck[0], groups[stuck[0]]) if stuck else f"weights of {broken[0]} are not finite"
         raise DivergedError(
             f"update {self.state.updates}: {self.form.name} does not hold this training: {happened}, first in: "
             f"{operation}{self._methods_off()}",
-            self._remedy(),
+            WIDER if stuck and not self._off() else self._remedy(),
         )
 
     def _off(self) -> list[str]:
@@ -245,6 +249,14 @@ def operations_of(config: ControlConfig) -> Any:
     from spikestill.teacher.control.device_operations import DeviceOperations
 
     return DeviceOperations(form, compute_device(config.device))
+
+
+def _stuck(name: str, group: Trained) -> str:
+    """Return how often a group's gradients overflowed that no loss scale helps."""
+    if group.in_a_row >= OVERFLOWS:
+        return f"the {name} overflow in every update"
+    updates = group.skipped + group.steps
+    return f"the {name} overflowed in {group.skipped} of {updates} updates, whatever the loss's scale"
 
 
 def drawn_noise(settings: Settings, rows: int, rng: np.random.Generator) -> Any:

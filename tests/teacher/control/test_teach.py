@@ -345,6 +345,22 @@ def test_a_stuck_actor_that_steps_every_other_time_is_explained():
         train()
 
 
+def test_a_training_that_no_loss_scale_helps_is_given_up_though_it_steps_now_and_then():
+    """In fp8-e4m3 the gradient of the log density is beyond 448 in some updates, and the scale fell to 0 for them."""
+    learner = FloatLearner(control(algorithm="sac", precision="fp8-e4m3", methods={}), 5, 2, 0)
+    rng = np.random.default_rng(0)
+    learner.update(numbers(rng)[0], rng)
+    learner.state.critics.scale = 1e4 * 2.0**-99
+    skipped = learner.state.critics.skipped
+    batch = numbers(rng)[0]
+    with pytest.raises(
+        DivergedError,
+        match=rf"critics overflowed in {skipped + 1} of 2 updates, whatever the loss's scale, first in: .*"
+        r"methods that are off: none. Train in another --run_dir with a format that reaches further",
+    ):
+        learner.update(batch._replace(reward_B=np.full(16, 1000.0)), rng)
+
+
 def test_the_command_picks_the_options_of_the_environment(tmp_path, capsys):
     assert main(["teach", "cheetah_run", "--algorithm", "sac", "--precision", "fp16", "--print_config"]) == 0
     assert "algorithm: sac" in capsys.readouterr().out

@@ -128,14 +128,25 @@ def joined(address: str | None, answer_s: float) -> Iterator[Cluster]:
         yield cluster
 
 
-@contextlib.contextmanager
-def _joined(address: str | None, answer_s: float) -> Iterator[Cluster]:
+def check_ray() -> None:
+    """Import Ray.
+
+    Raises:
+        UserError: it cannot be imported.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        import ray
-        import ray.exceptions
+        import ray.exceptions  # noqa: F401
     except ImportError as error:
         raise UserError(f"sweeps need Ray, which cannot be imported ({error})", f"run `{INSTALL}`") from error
+
+
+@contextlib.contextmanager
+def _joined(address: str | None, answer_s: float) -> Iterator[Cluster]:
+    check_ray()
+    import ray
+    import ray.exceptions
+
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         common |= {

@@ -26,7 +26,7 @@ from spikestill.configs.loading import to_yaml
 from spikestill.configs.sweep import TOGETHER, SweepConfig, load_sweep
 from spikestill.sweep import table
 from spikestill.sweep.child import STOP_S
-from spikestill.sweep.cluster import Cluster, HeadGoneError, Lost, joined
+from spikestill.sweep.cluster import Cluster, HeadGoneError, Lost, check_ray, joined
 from spikestill.sweep.plan import StageRun, Trial, in_vain, needs, plan, resolved
 from spikestill.sweep.worker import (
     DONE,
@@ -76,9 +76,12 @@ def run(config: SweepConfig, run_dir: Path, *, resume: bool = False) -> StageRes
         _say(
             f"sweep: {len(trials)} trials, {len(runs)} stage runs, {len(found.outcomes)} of them done before"
         )
-        if cannot := [run for run in found.unfinished() if run.missing]:
+        cannot = [run for run in found.unfinished() if run.missing]
+        found.refuse(cannot)
+        if found.unfinished():
+            check_ray()
+        if cannot:
             _say(f"sweep: {without_teachers(trials, cannot)}")
-            found.refuse(cannot)
         gone = None
         if found.unfinished():
             try:

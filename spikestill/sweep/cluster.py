@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import os
 import socket
 import subprocess
@@ -129,24 +130,30 @@ def joined(address: str | None, answer_s: float) -> Iterator[Cluster]:
 
 
 def check_ray() -> None:
-    """Import Ray.
+    """Look whether Ray is installed, without importing it: it reads the environment then, which is not ready yet.
 
     Raises:
-        UserError: it cannot be imported.
+        UserError: it is not.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        import ray.exceptions  # noqa: F401
+        if importlib.util.find_spec("ray") is None:
+            raise ModuleNotFoundError("No module named 'ray'")
     except ImportError as error:
-        raise UserError(f"sweeps need Ray, which cannot be imported ({error})", f"run `{INSTALL}`") from error
+        raise _no_ray(error) from error
+
+
+def _no_ray(error: ImportError) -> UserError:
+    return UserError(f"sweeps need Ray, which cannot be imported ({error})", f"run `{INSTALL}`")
 
 
 @contextlib.contextmanager
 def _joined(address: str | None, answer_s: float) -> Iterator[Cluster]:
-    check_ray()
-    import ray
-    import ray.exceptions
-
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError as error:
+        raise _no_ray(error) from error
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         common |= {

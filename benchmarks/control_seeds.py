@@ -27,7 +27,7 @@ from spikestill.configs.environment import EnvironmentConfig
 from spikestill.teacher.control.blas import one_thread
 from spikestill.teacher.control.lanes import OtherThread, in_turn, quick_turns
 from spikestill.teacher.control.learner import make_learner
-from spikestill.teacher.control.teach import spread
+from spikestill.teacher.control.teach import spread, threads_each
 
 AGENTS: dict[str, dict[str, Any]] = {
     "sac, 256 x 256, batch 256, fp32": {"hidden": (256, 256), "batch_size": 256},
@@ -66,7 +66,7 @@ def updates_per_s(agent: str, seeds: int, seconds: float) -> float:
         ThreadPoolExecutor(workers, initializer=lambda: np.seterr(all="ignore")) as pool,
         one_thread(),
         quick_turns(),
-        fixed_fast.at_most(max(1, cores() // seeds)),
+        fixed_fast.at_most(threads_each(config)),
     ):
 
         def work() -> int:

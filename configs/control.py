@@ -17,7 +17,7 @@ from spikestill.common.precision.names import (
     check_emulated,
     vanishes,
 )
-from spikestill.configs.environment import ATARI_ONLY, EnvironmentConfig
+from spikestill.configs.environment import UNREAD, EnvironmentConfig
 from spikestill.configs.options import Options, Range, Share
 
 if TYPE_CHECKING:  # its rounding is compiled, and --help does not wait for that
@@ -209,7 +209,7 @@ class ControlConfig(Options):
     seed: Annotated[int, Range(0, 2**31 - 65)] = 0
     """Seed of weights, exploration, replay and starts."""
 
-    UNREAD: ClassVar[tuple[str, ...]] = tuple(f"environment.{name}" for name in ATARI_ONLY)
+    UNREAD: ClassVar[tuple[str, ...]] = UNREAD
 
     def _check(self) -> None:
         if self.target_period == 0:

@@ -11,6 +11,8 @@ from spikestill.common.zoo import check_played
 from spikestill.configs.options import Options, Range, Share
 
 ATARI_ONLY = ("frame_skip", "sticky", "noop_max")
+UNREAD = tuple(f"environment.{name}" for name in ATARI_ONLY)
+"""The same as a command calls them: what its kind for control tasks does not read."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,11 @@ from typing import Annotated, ClassVar, Literal
 
 from spikestill.common import agents
 from spikestill.common.errors import UserError
-from spikestill.configs.environment import ATARI_ONLY, EnvironmentConfig
+from spikestill.configs.environment import UNREAD, EnvironmentConfig
 from spikestill.configs.options import Choices, Options, Range, Seed, Share
 
 MOST_AGENTS = 16
-UNREAD = (*(f"environment.{name}" for name in ATARI_ONLY), "student", "core_map", "buffer")
+UNREAD_FILES = (*UNREAD, "student", "core_map", "buffer")
 """What control tasks have no use for; agents that want such a file say that they play Atari games."""
 
 
@@ -131,7 +131,7 @@ class ControlPlayConfig(PlayConfig):
     agent: Annotated[str, Choices(agents.live_agents, several=True)] = "teacher"
     """Who plays: ``teacher``, the file that ``teach`` wrote, or ``random``; several with commas between."""
 
-    UNREAD: ClassVar[tuple[str, ...]] = UNREAD
+    UNREAD: ClassVar[tuple[str, ...]] = UNREAD_FILES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ class ControlEvaluateConfig(EvaluateConfig):
     epsilon: Share = 0.0
     """Probability of a random action in place of the agent's."""
 
-    UNREAD: ClassVar[tuple[str, ...]] = (*UNREAD, "also_sticky")
+    UNREAD: ClassVar[tuple[str, ...]] = (*UNREAD_FILES, "also_sticky")
 
     def _check(self) -> None:
         if self.also_sticky:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from spikestill.common.errors import UserError
-from spikestill.configs.environment import ATARI_ONLY, EnvironmentConfig
+from spikestill.configs.environment import UNREAD, EnvironmentConfig
 from spikestill.configs.options import Options, Range, Seed, Share
 
 
@@ -66,8 +66,4 @@ class RecordConfig(Options):
 class ControlRecordConfig(RecordConfig):
     """An agent of a control task plays; what it saw, its actions and the scores that it gave are stored."""
 
-    UNREAD: ClassVar[tuple[str, ...]] = (
-        *(f"environment.{name}" for name in ATARI_ONLY),
-        "ensemble",
-        "student",
-    )
+    UNREAD: ClassVar[tuple[str, ...]] = (*UNREAD, "ensemble", "student")

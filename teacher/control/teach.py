@@ -207,6 +207,11 @@ def spread(config: ControlConfig) -> tuple[bool, int]:
     return config.seeds == 1 and threads > 1 and config.device == "cpu", max(1, min(threads, config.seeds))
 
 
+def threads_each(config: ControlConfig) -> int:
+    """Return how many threads the fixed-point kernels of one seed may take."""
+    return max(1, (config.threads or cores()) // config.seeds)
+
+
 class Trainings:
     """All seeds of a run, and the threads on which they train.
 
@@ -304,7 +309,7 @@ def run(config: ControlConfig, run_dir: Path, *, resume: bool = False) -> StageR
         contextlib.closing(Trainings(config, checkpoint if resume else None)) as trainings,
         one_thread(),
         quick_turns(),
-        fixed_fast.at_most(max(1, (config.threads or cores()) // config.seeds)),
+        fixed_fast.at_most(threads_each(config)),
     ):
         provenance = dataclasses.replace(Provenance.of(config, config.seed), parents=trainings.parents)
         if resume and trainings.step >= config.steps:

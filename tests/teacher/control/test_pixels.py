@@ -245,6 +245,14 @@ def test_every_number_of_a_low_precision_agent_is_one_of_its_format():
     assert np.isfinite(agent.weights()).all()
 
 
+def of_any_brightness(rng, settings, size):
+    """Return transitions without a next state, and how bright each picture is, 0 to 1."""
+    batch, _ = pictured(rng, settings, size)
+    level = rng.uniform(0, 1, size)
+    dark = (batch.obs_BS * level[:, None, None, None, None]).astype(np.uint8)
+    return batch._replace(obs_BS=dark, going_on_B=np.zeros(size)), level
+
+
 def test_the_critics_learn_brightness_from_pictures():
     """A task without a next state: the reward is how bright a picture is, and its value must be learned."""
     config = config_of(
@@ -256,10 +264,8 @@ def test_the_critics_learn_brightness_from_pictures():
     rng = np.random.default_rng(0)
 
     def batch_of(size):
-        batch, _ = pictured(rng, learner.settings, size)
-        level = rng.uniform(0, 1, size)
-        dark = (batch.obs_BS * level[:, None, None, None, None]).astype(np.uint8)
-        return batch._replace(obs_BS=dark, reward_B=level, going_on_B=np.zeros(size))
+        batch, level = of_any_brightness(rng, learner.settings, size)
+        return batch._replace(reward_B=level)
 
     losses = [learner.update(batch_of(8), rng)["loss"] for _ in range(140)]
     # The variance of the rewards, 1/12, is the loss of the best constant.
@@ -285,10 +291,8 @@ def test_a_policy_of_pictures_is_learnt_in_fp16():
     rng = np.random.default_rng(0)
 
     def shown(size):
-        batch, _ = pictured(rng, learner.settings, size)
-        level = rng.uniform(0, 1, size)
-        dark = (batch.obs_BS * level[:, None, None, None, None]).astype(np.uint8)
-        return batch._replace(obs_BS=dark, going_on_B=np.zeros(size)), 2 * level[:, None] - 1
+        batch, level = of_any_brightness(rng, learner.settings, size)
+        return batch, 2 * level[:, None] - 1
 
     for _ in range(350):
         batch, best = shown(16)

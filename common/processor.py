@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -31,7 +32,13 @@ def fast_bf16() -> bool:
     On an Intel Xeon whose AMX is hidden from its virtual machine products take twice as long as in fp32, 158 GFLOP/s
     beside 302, and a student's training 15 % longer (docs/benchmarks.md).
     """
-    return (_allowed(WITHOUT_AMX) and _has("amx_bf16")) or (native_bf16() and _has("AuthenticAMD"))
+    return (_allowed(WITHOUT_AMX) and _has("amx_bf16")) or fast_pairs()
+
+
+@functools.cache
+def fast_pairs() -> bool:
+    """Return True where AVX-512 BF16, pairs of bf16 a lane, multiplies faster than fp32 instructions do: on an AMD."""
+    return native_bf16() and _has("AuthenticAMD")
 
 
 def _allowed(without: tuple[str, ...]) -> bool:

@@ -17,19 +17,42 @@ from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
+
+class _BFloat(ir.Type):
+    """LLVM's bfloat, which llvmlite does not name."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat)
+
+    def __hash__(self) -> int:
+        return hash(_BFloat)
+
+
 I16, I32, FLOAT = ir.IntType(16), ir.IntType(32), ir.FloatType()
 FAST = ("contract", "reassoc", "nsz")
 ALIGNMENT = {FLOAT: 4, I16: 2}
 """In bytes. Elements of one byte, which are only read, have 1."""
 
 
+def _compiles_for(feature: str) -> bool:
+    """Return True where numba compiles for processors with this feature, by LLVM's name."""
+    if config.CPU_FEATURES is not None:
+        return f"+{feature}" in config.CPU_FEATURES.split(",")
+    found = llvm.get_host_cpu_features()
+    return bool(found and found.get(feature))
+
+
 def vector_lanes() -> int:
     """Return the fp32 lanes of the widest vectors for which numba compiles: 16 with AVX-512, else 8."""
-    features = config.CPU_FEATURES
-    if features is None:
-        found = llvm.get_host_cpu_features()
-        return 16 if found and found.get("avx512f") else 8
-    return 16 if "+avx512f" in features else 8
+    return 16 if _compiles_for("avx512f") else 8
+
+
+def native_pairs() -> bool:
+    """Return True where one instruction multiplies pairs of bf16 and adds them to fp32 lanes (AVX-512 BF16)."""
+    return _compiles_for("avx512bf16") and _compiles_for("avx512vl")
 
 
 class Lanes(types.Type):
@@ -73,6 +96,9 @@ def _narrowed(builder: Any, value: Any, element: Any, count: int) -> Any:
     """Return fp32 lanes as ``count`` elements."""
     if element is not I16:
         return value
+    if native_pairs():
+        rounded = builder.fptrunc(value, ir.VectorType(_BFloat(), count))
+        return builder.bitcast(rounded, ir.VectorType(I16, count))
     words = ir.VectorType(I32, count)
     sixteen, one = _splat(ir.Constant(I32, 16), count), _splat(ir.Constant(I32, 1), count)
     bits = builder.bitcast(value, words)
@@ -166,6 +192,36 @@ def move(typing_context: Any, target: Any, index: Any, source: Any, at: Any, lan
 
 
 @intrinsic
+def pair_up(
+    typing_context: Any,
+    pairs: Any,
+    index: Any,
+    first: Any,
+    first_at: Any,
+    second: Any,
+    second_at: Any,
+    lanes: Any,
+) -> Any:
+    """Store pairs of bf16 in ``pairs`` (uint32) from ``index`` on: one of ``first``, one of ``second`` above it."""
+    count = len(lanes)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide, halves = ir.VectorType(I32, count), []
+        for place in (2, 4):
+            here, _ = _pointer(
+                context, builder, signature.args[place], arguments[place], arguments[place + 1], count
+            )
+            halves.append(builder.zext(builder.load(here, align=ALIGNMENT[I16]), wide))
+        upper = builder.shl(halves[1], _splat(ir.Constant(I32, 16), count))
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        to = builder.bitcast(builder.gep(data, [arguments[1]]), wide.as_pointer())
+        builder.store(builder.or_(halves[0], upper), to, align=4)
+        return context.get_dummy_value()
+
+    return types.void(pairs, types.intp, first, types.intp, second, types.intp, lanes), generate
+
+
+@intrinsic
 def spread(typing_context: Any, value: Any, lanes: Any) -> Any:
     """Return lanes that all hold the fp32 ``value``."""
     count = len(lanes)
@@ -239,6 +295,28 @@ def step(typing_context: Any, x: Any) -> Any:
     return x(x), generate
 
 
+def _added_products(builder: Any, a: Any, b: Any, total: Any, count: int) -> Any:
+    """Return a b + total of fp32 lanes."""
+    return _called("fmuladd", count, builder, [a, b, total])
+
+
+def _added_pairs(builder: Any, a: Any, b: Any, total: Any, count: int) -> Any:
+    """Return a0 b0 + a1 b1 + total, where lanes of a and b are pairs of bf16."""
+    if native_pairs() and count in (4, 8, 16):
+        vector, pairs = ir.VectorType(FLOAT, count), ir.VectorType(_BFloat(), 2 * count)
+        kind = ir.FunctionType(vector, [vector, pairs, pairs])
+        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * count}"
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        return builder.call(function, [total, builder.bitcast(a, pairs), builder.bitcast(b, pairs)])
+    upper = _splat(ir.Constant(I32, 0xFFFF0000), count)
+    sixteen = _splat(ir.Constant(I32, 16), count)
+    lanes = ir.VectorType(FLOAT, count)
+    for half in (lambda v: builder.shl(v, sixteen), lambda v: builder.and_(v, upper)):
+        first, second = (builder.bitcast(half(v), lanes) for v in (a, b))
+        total = _added_products(builder, first, second, total, count)
+    return total
+
+
 @intrinsic
 def add_products(
     typing_context: Any,
@@ -260,11 +338,15 @@ def add_products(
     columns vectors must leave some of them free (AVX2 and NEON have 16 and 32, AVX-512 32). Rows of ``out`` are added
     to one after another, so that they may overlap.
 
+    Where x and w are uint32 they hold pairs of bf16, the first in the lower half, and both products of two pairs are
+    added: in one instruction where there is one (:func:`native_pairs`), which takes subnormal numbers for 0, else as
+    fp32 products.
+
     Args:
         typing_context: numba's, not given by the caller.
-        x: fp32, flat.
+        x: fp32 or pairs, flat.
         x_at: where x[0, 0, 0] is.
-        w: fp32, flat.
+        w: as x, flat.
         w_at: where w[0, 0, 0] is.
         out: fp32, flat.
         out_at: where out[0, 0] is.
@@ -275,9 +357,12 @@ def add_products(
         lanes: a tuple, for its length.
     """
     many, across, count = len(rows), len(columns), len(lanes)
+    paired = x.dtype == types.uint32
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word, vector = ir.IntType(64), ir.VectorType(FLOAT, count)
+        factor = ir.VectorType(I32, count) if paired else vector
+        added = _added_pairs if paired else _added_products
         data = [
             context.make_array(signature.args[place])(context, builder, arguments[place]).data
             for place in (0, 2, 4)
@@ -300,20 +385,17 @@ def add_products(
                 factors = []
                 for column in range(across):
                     place = builder.gep(w_here, [ir.Constant(word, column * count)])
-                    factors.append(builder.load(builder.bitcast(place, vector.as_pointer()), align=4))
+                    factors.append(builder.load(builder.bitcast(place, factor.as_pointer()), align=4))
                 for row in range(many):
                     value = builder.load(builder.gep(x_rows[row], [x_here]))
                     single = builder.insert_element(
-                        ir.Constant(vector, ir.Undefined), value, ir.Constant(I32, 0)
+                        ir.Constant(factor, ir.Undefined), value, ir.Constant(I32, 0)
                     )
                     all_alike = ir.Constant(ir.VectorType(I32, count), [0] * count)
-                    wide = builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), all_alike)
+                    wide = builder.shuffle_vector(single, ir.Constant(factor, ir.Undefined), all_alike)
                     for column in range(across):
                         total = builder.load(sums[row][column])
-                        builder.store(
-                            _called("fmuladd", count, builder, [wide, factors[column], total]),
-                            sums[row][column],
-                        )
+                        builder.store(added(builder, wide, factors[column], total, count), sums[row][column])
         for row in range(many):
             for column in range(across):
                 place = builder.gep(out_begin, [ir.Constant(word, column * count)])

@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 
 from spikestill.common.kernel_arrays import kernel_array
-from spikestill.common.vectors import vector_lanes
-from spikestill.student import narrow_kernel, step_kernel
+from spikestill.common.processor import fast_pairs
+from spikestill.common.vectors import native_pairs, vector_lanes
+from spikestill.student import narrow_kernel, pair_kernel, step_kernel
 from spikestill.student.architectures import LayerSpec
 
 PATCH_BYTES = 1 << 21
@@ -185,8 +186,20 @@ def is_narrow(layer: LayerGeometry, x: Tensor) -> bool:
     return layer.spec.kernel > 1 and layer.out > 2 and narrow and width % 8 == 0 and run % 8 == 0
 
 
+def in_pairs(layer: LayerGeometry, pixels: bool) -> bool:
+    """Return True where :mod:`pair_kernel` is the faster one, and can compute a narrow layer."""
+    return native_pairs() and fast_pairs() and (layer.spec.kernel if pixels else layer.reads.width) % 2 == 0
+
+
 def _narrow_layout(layer: LayerGeometry) -> Ints:
     return layer.images // layer.reads.block, layer.reads.groups, layer.reads.block
+
+
+def _narrow_lanes(layer: LayerGeometry) -> Ints:
+    """Return lanes that divide the features of a group and what is read of an image's row."""
+    spec, width = layer.spec, layer.reads.width
+    first, end = max(0, -spec.pad), min(layer.side, (layer.out - 1) * spec.stride + spec.kernel - spec.pad)
+    return _lanes(math.gcd((end - first) * width, layer.side * width, layer.sums.width))
 
 
 def _narrow_sums(x: Tensor, weight_GMK: Tensor, layer: LayerGeometry) -> Tensor:
@@ -195,15 +208,15 @@ def _narrow_sums(x: Tensor, weight_GMK: Tensor, layer: LayerGeometry) -> Tensor:
     weight_GKM = weight_GMK.float().transpose(1, 2).contiguous()
     found, geometry = kernel_array(s), _pixel_geometry(layer)
     tile = narrow_kernel.tile(out, width, vector_lanes())
-    if x.dtype == torch.uint8:
-        narrow_kernel.pixel_sums(
-            kernel_array(x), kernel_array(weight_GKM), found, layer.images, geometry, width, tile
-        )
+    pixels = x.dtype == torch.uint8
+    pairs = in_pairs(layer, pixels)
+    kernel: Any = pair_kernel if pairs else narrow_kernel
+    factors = pair_kernel.paired(weight_GKM) if pairs else kernel_array(weight_GKM)
+    if pixels:
+        kernel.pixel_sums(kernel_array(x), factors, found, layer.images, geometry, width, tile)
         return s
-    lanes = _lanes(math.gcd(layer.reads.width, width))
-    narrow_kernel.sums(
-        kernel_array(x), kernel_array(weight_GKM), found, _narrow_layout(layer), geometry, width, tile, lanes
-    )
+    layout, lanes = _narrow_layout(layer), _narrow_lanes(layer)
+    kernel.sums(kernel_array(x), factors, found, layout, geometry, width, tile, lanes)
     return s
 
 
@@ -212,26 +225,20 @@ def _narrow_gradient(
 ) -> tuple[Tensor | None, Tensor]:
     out, width, run = layer.out, layer.sums.width, layer.reads.width * layer.spec.kernel
     groups, geometry = layer.reads.groups, _pixel_geometry(layer)
-    dw_GKM = torch.zeros(groups, layer.fan_in, width)
-    if x.dtype == torch.uint8:
+    dw_GKM, pixels = torch.zeros(groups, layer.fan_in, width), x.dtype == torch.uint8
+    pairs = ds.dtype == torch.bfloat16 and in_pairs(layer, pixels)
+    kernel: Any = pair_kernel if pairs else narrow_kernel
+    if pixels:
         tile = narrow_kernel.tile(layer.spec.kernel, width, vector_lanes())
-        narrow_kernel.pixel_gradients(
-            kernel_array(x),
-            kernel_array(ds),
-            kernel_array(dw_GKM),
-            layer.images,
-            geometry,
-            width,
-            tile,
-            _lanes(width),
-        )
+        arrays = (kernel_array(x), kernel_array(ds), kernel_array(dw_GKM))
+        kernel.pixel_gradients(*arrays, layer.images, geometry, width, tile, _lanes(width))
         return None, dw_GKM.transpose(1, 2)
     tiles = (narrow_kernel.tile(run, width, vector_lanes()), narrow_kernel.tile(out, run, vector_lanes()))
     dx = torch.empty(x.shape, dtype=ds.dtype)
-    narrow_kernel.gradients(
-        kernel_array(x), kernel_array(ds), kernel_array(weight_GMK.float().contiguous()), kernel_array(dx),
-        kernel_array(dw_GKM),
-        _narrow_layout(layer), geometry, width, *tiles, _lanes(math.gcd(layer.reads.width, width)),
+    factors = pair_kernel.paired(weight_GMK) if pairs else kernel_array(weight_GMK.float().contiguous())
+    kernel.gradients(
+        kernel_array(x), kernel_array(ds), factors, kernel_array(dx), kernel_array(dw_GKM),
+        _narrow_layout(layer), geometry, width, *tiles, _narrow_lanes(layer),
     )  # fmt: skip
     return dx, dw_GKM.transpose(1, 2)
 

@@ -16,13 +16,18 @@ import numpy as np
 from spikestill.common.compiling import njit
 from spikestill.common.vectors import add_products, read, spread, write
 
+WIDE = (0,) * 16
+"""Pixels that are copied together."""
+
 
 @njit(nogil=True, cache=True)
-def _pad_plane(y, at, plane, geometry, lanes):  # type: ignore[no-untyped-def]
-    """Copy the image (side, side, channels) that begins at ``at`` into ``plane``, zeros around it."""
+def pad_plane(y, at, plane, geometry, lanes):  # type: ignore[no-untyped-def]
+    """Copy the image (side, side, channels) that begins at ``at`` into ``plane``, fp32 or bf16.
+
+    What lies around it in the plane stays as it is: zeros.
+    """
     channels, side, out, kernel, stride, pad = geometry
     across, wide = (out - 1) * stride + kernel, len(lanes)
-    plane[:] = np.float32(0.0)
     end = min(side, across - pad)
     for row in range(max(0, -pad), end):
         begin = max(0, -pad)
@@ -33,32 +38,32 @@ def _pad_plane(y, at, plane, geometry, lanes):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _pad_pixels(pixels, at, plane, geometry):  # type: ignore[no-untyped-def]
-    """Copy the uint8 image (channels, side, side) that begins at ``at`` into ``plane`` (channels, across, across)."""
+def pad_pixels(pixels, at, plane, geometry):  # type: ignore[no-untyped-def]
+    """Copy the uint8 image (channels, side, side) that begins at ``at`` into ``plane`` (channels, across, across), as
+    :func:`pad_plane` does."""
     channels, side, out, kernel, stride, pad = geometry
     across = (out - 1) * stride + kernel
-    plane[:] = np.float32(0.0)
     begin, end = max(0, -pad), min(side, across - pad)
     for channel in range(channels):
         for row in range(begin, end):
             to = (channel * across + row + pad) * across + begin + pad
             here = at + (channel * side + row) * side + begin
             count = end - begin
-            for i in range(0, count - 7, 8):
-                write(plane, to + i, read(pixels, here + i, (0, 0, 0, 0, 0, 0, 0, 0)))
-            for i in range(count // 8 * 8, count):
-                plane[to + i] = pixels[here + i]
+            for i in range(0, count - len(WIDE) + 1, len(WIDE)):
+                write(plane, to + i, read(pixels, here + i, WIDE))
+            for i in range(count // len(WIDE) * len(WIDE), count):
+                write(plane, to + i, read(pixels, here + i, (0,)))
 
 
 @njit(nogil=True, cache=True)
-def _convert(source, at, target, to, count, lanes):  # type: ignore[no-untyped-def]
+def convert(source, at, target, to, count, lanes):  # type: ignore[no-untyped-def]
     """Copy ``count`` values from one format into another."""
     for i in range(0, count, len(lanes)):
         write(target, to + i, read(source, at + i, lanes))
 
 
 @njit(nogil=True, cache=True)
-def _tiled(x, x_at, w, w_at, out, out_at, size, counts, steps, rows, columns, lanes):  # type: ignore[no-untyped-def]
+def tiled(x, x_at, w, w_at, out, out_at, size, counts, steps, rows, columns, lanes):  # type: ignore[no-untyped-def]
     """Do the tiles of a product of ``size`` = (rows, columns); see :func:`add_products`."""
     many, across = len(rows), len(columns) * len(lanes)
     whole = size[0] // many * many
@@ -87,26 +92,26 @@ def sums(y, weight_GKM, s, layout, geometry, width, tile, lanes):  # type: ignor
         geometry: the sizes, see the module.
         width: m.
         tile: rows, columns and lanes.
-        lanes: a tuple whose length divides c and m.
+        lanes: a tuple whose length divides m, what is read of an image's row, and a row.
     """
     blocks, groups, block = layout
     channels, side, out, kernel, stride, _ = geometry
     across, run = (out - 1) * stride + kernel, kernel * channels
-    plane = np.empty(across * across * channels, np.float32)
+    plane = np.zeros(across * across * channels, np.float32)
     found = np.empty(out * out * width, np.float32)
     counts, steps = (kernel, run), (stride * channels, across * channels, 1, run * width, width, width)
     for index in range(blocks):
         for group in range(groups):
             for image in range(block):
                 place = (index * groups + group) * block + image
-                _pad_plane(y, place * side * side * channels, plane, geometry, lanes)
+                pad_plane(y, place * side * side * channels, plane, geometry, lanes)
                 found[:] = np.float32(0.0)
                 for row in range(out):
-                    _tiled(
+                    tiled(
                         plane, row * stride * across * channels, weight_GKM, group * kernel * run * width,
                         found, row * out * width, (out, width), counts, steps, tile[0], tile[1], tile[2],
                     )  # fmt: skip
-                _convert(found, 0, s, place * out * out * width, out * out * width, lanes)
+                convert(found, 0, s, place * out * out * width, out * out * width, lanes)
 
 
 @njit(nogil=True, cache=True)
@@ -132,7 +137,7 @@ def gradients(  # type: ignore[no-untyped-def]
     channels, side, out, kernel, stride, _ = geometry
     across, run = (out - 1) * stride + kernel, kernel * channels
     fan_in = kernel * run
-    plane = np.empty(across * across * channels, np.float32)
+    plane = np.zeros(across * across * channels, np.float32)
     back = np.empty(across * across * channels, np.float32)
     gradient = np.empty(out * out * width, np.float32)
     steps = (1, across * stride * channels, stride * channels, out * width, width, width)
@@ -141,10 +146,10 @@ def gradients(  # type: ignore[no-untyped-def]
         for group in range(groups):
             for image in range(block):
                 place = (index * groups + group) * block + image
-                _pad_plane(y, place * side * side * channels, plane, geometry, lanes)
-                _convert(ds, place * out * out * width, gradient, 0, out * out * width, lanes)
+                pad_plane(y, place * side * side * channels, plane, geometry, lanes)
+                convert(ds, place * out * out * width, gradient, 0, out * out * width, lanes)
                 for u in range(kernel):
-                    _tiled(
+                    tiled(
                         plane, u * across * channels, gradient, 0, dweight_GKM,
                         (group * kernel + u) * run * width, (run, width), (out, out), steps,
                         tile[0], tile[1], tile[2],
@@ -152,17 +157,17 @@ def gradients(  # type: ignore[no-untyped-def]
                 back[:] = np.float32(0.0)
                 for row in range(out):
                     for u in range(kernel):
-                        _tiled(
+                        tiled(
                             gradient, row * out * width, weight_GMK, group * width * fan_in + u * run,
                             back, (row * stride + u) * across * channels, (out, run), (1, width), steps_back,
                             tile_back[0], tile_back[1], tile_back[2],
                         )  # fmt: skip
-                _crop(back, dy, place * side * side * channels, geometry, lanes)
+                crop(back, dy, place * side * side * channels, geometry, lanes)
 
 
 @njit(nogil=True, cache=True)
-def _crop(plane, y, at, geometry, lanes):  # type: ignore[no-untyped-def]
-    """Copy what :func:`_pad_plane` copies the other way; what no patch reads becomes 0."""
+def crop(plane, y, at, geometry, lanes):  # type: ignore[no-untyped-def]
+    """Copy what :func:`pad_plane` copies the other way; what no patch reads becomes 0."""
     channels, side, out, kernel, stride, pad = geometry
     across, wide, nothing = (out - 1) * stride + kernel, len(lanes), spread(np.float32(0.0), lanes)
     begin, end = max(0, -pad), min(side, across - pad)
@@ -181,14 +186,14 @@ def pixel_sums(pixels, weight_KM, s, images, geometry, width, tile):  # type: ig
     """Write the sums (images, out, out, m) of uint8 pixels (images, C, side, side); K = (c, u, v), fp32."""
     channels, side, out, kernel, stride, _ = geometry
     across = (out - 1) * stride + kernel
-    plane = np.empty(channels * across * across, np.float32)
+    plane = np.zeros(channels * across * across, np.float32)
     counts, steps = (kernel, kernel), (stride, across, 1, kernel * width, width, width)
     s[:] = np.float32(0.0)
     for image in range(images):
-        _pad_pixels(pixels, image * channels * side * side, plane, geometry)
+        pad_pixels(pixels, image * channels * side * side, plane, geometry)
         for row in range(out):
             for channel in range(channels):
-                _tiled(
+                tiled(
                     plane, (channel * across + row * stride) * across, weight_KM, channel * kernel * kernel * width,
                     s, (image * out + row) * out * width, (out, width), counts, steps, tile[0], tile[1], tile[2],
                 )  # fmt: skip
@@ -199,15 +204,15 @@ def pixel_gradients(pixels, ds, dweight_KM, images, geometry, width, tile, lanes
     """Add the gradients of the weights of :func:`pixel_sums` to ``dweight_KM``."""
     channels, side, out, kernel, stride, _ = geometry
     across = (out - 1) * stride + kernel
-    plane = np.empty(channels * across * across, np.float32)
+    plane = np.zeros(channels * across * across, np.float32)
     gradient = np.empty(out * out * width, np.float32)
     steps = (1, across * stride, stride, out * width, width, width)
     for image in range(images):
-        _pad_pixels(pixels, image * channels * side * side, plane, geometry)
-        _convert(ds, image * out * out * width, gradient, 0, out * out * width, lanes)
+        pad_pixels(pixels, image * channels * side * side, plane, geometry)
+        convert(ds, image * out * out * width, gradient, 0, out * out * width, lanes)
         for channel in range(channels):
             for u in range(kernel):
-                _tiled(
+                tiled(
                     plane, (channel * across + u) * across, gradient, 0, dweight_KM,
                     (channel * kernel + u) * kernel * width, (kernel, width), (out, out), steps,
                     tile[0], tile[1], tile[2],

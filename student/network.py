@@ -116,12 +116,6 @@ class TernaryLayer(nn.Module):
             return x
         return F.pad(x[:, :, :side, :side], (spec.pad, after, spec.pad, after))
 
-    def absorb(self, mu: Tensor, variance: Tensor, momentum: float) -> None:
-        """Move the running statistics towards a batch's."""
-        with torch.no_grad():
-            self.mu.lerp_(mu, momentum)
-            self.variance.lerp_(variance, momentum)
-
 
 class StudentNetwork(nn.Module):
     """A student of one of the Table 1 geometries, or any other chain of layers.
@@ -298,10 +292,19 @@ class StudentNetwork(nn.Module):
         The whole batch's variance is the mean of the shares' plus the variance of their means.
         """
         self._integer = None
-        for layer, parts in zip(self.ternary_layers(), zip(*shares, strict=True), strict=True):
-            mus = torch.stack([mu for mu, _ in parts])
-            variance = torch.stack([variance for _, variance in parts]).mean(dim=0)
-            layer.absorb(mus.mean(dim=0), variance + mus.var(dim=0, correction=0), momentum)
+        layers = self.ternary_layers()
+        # Those of all layers side by side: they are few numbers, and each operation costs the same.
+        mus, variances = (
+            torch.stack([torch.cat([each[which] for each in share]) for share in shares]) for which in (0, 1)
+        )
+        mean, variance = mus.mean(dim=0), variances.mean(dim=0) + mus.var(dim=0, correction=0)
+        features = [layer.spec.features for layer in layers]
+        with torch.no_grad():
+            for running, found in (
+                ([layer.mu for layer in layers], mean),
+                ([layer.variance for layer in layers], variance),
+            ):
+                torch._foreach_lerp_(running, found.split(features), momentum)
 
     def ternary_layers(self) -> list[TernaryLayer]:
         """Return the layers, first to last."""

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from spikestill.common.vectors import add_products
+from spikestill.common.kernel_arrays import kernel_array
+from spikestill.common.vectors import add_products, read, write
 from spikestill.student import grouped, narrow_kernel, quantise
 from spikestill.student.architectures import ARCHITECTURES, LayerSpec, architecture, centred
 from spikestill.student.network import StudentNetwork
@@ -131,6 +132,88 @@ def test_a_tile_of_products_is_the_matrix_product(lanes):
     np.testing.assert_allclose(out, 1 + np.einsum("iot,otj->ij", x, w), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("lanes", [1, 8, 16])
+def test_a_tile_of_pairs_is_the_matrix_product(lanes):
+    from numba import njit
+
+    @njit
+    def product(x, w, out, counts, steps, rows, columns, lanes):
+        add_products(x, 0, w, 0, out, 0, counts, steps, rows, columns, lanes)
+
+    generator = torch.Generator().manual_seed(0)
+    x, w = (
+        torch.randn(shape, generator=generator).bfloat16() for shape in ((4, 2, 5, 2), (2, 5, 2 * lanes, 2))
+    )
+    out = np.ones((4, 2 * lanes), np.float32)
+    steps = (10, 5, 1, 10 * lanes, 2 * lanes, 2 * lanes)
+    pairs = [kernel_array(each).view(np.uint32) for each in (x, w)]
+    product(*pairs, out.reshape(-1), (2, 5), steps, (0,) * 4, (0,) * 2, (0,) * lanes)
+    expected = 1 + np.einsum("iotp,otjp->ij", x.double().numpy(), w.double().numpy())
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
+
+
+NARROW = {
+    "pixels": (0, LayerSpec(32, 8, 4, -4, 1), 4, 18),
+    "pixels, an odd row": (0, LayerSpec(8, 8, 3, 2, 1), 4, 27),
+    "spikes": (1, LayerSpec(64, 3, 1, 1, 4), 32, 8),
+    "spikes, an odd row": (1, LayerSpec(24, 4, 2, 1, 3), 24, 9),
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_products_of_pairs_are_those_of_single_numbers(name, monkeypatch):
+    """Sums bit for bit, in both formats of the products; gradients but for the order of their sums."""
+    place, spec, channels, out = NARROW[name]
+    side = 84 if place == 0 else (out - 1) * spec.stride + spec.kernel - 2 * spec.pad
+    # The layer's place decides what it reads.
+    before = [LayerSpec(channels, 1, 1, 0, 1)] * place
+    [*_, layer] = grouped.plan([*before, spec], channels, [side] * (place + 1) + [out], 6, 2)
+    generator = torch.Generator().manual_seed(0)
+    shape = (layer.sums.groups, layer.sums.width, layer.fan_in)
+    weight = torch.randint(-1, 2, shape, generator=generator).float()
+    ds = torch.randn(6 * out**2 * spec.features, generator=generator).bfloat16()
+    if place:
+        x = torch.randint(0, 2, (6 * side**2 * channels,), generator=generator).bfloat16()
+        weight = weight.bfloat16()
+    else:
+        x = torch.randint(0, 256, (6, channels, side, side), dtype=torch.uint8, generator=generator)
+    assert grouped.is_narrow(layer, x)
+    found = []
+    for paired in (False, True):
+        monkeypatch.setattr(grouped, "in_pairs", lambda *_, paired=paired: paired)
+        single = () if place == 0 else (grouped.sums(x.float(), weight.float(), layer),)
+        found.append(
+            (grouped.sums(x, weight, layer), *single, *grouped.sums_gradient(x, ds, weight, layer, place > 0))
+        )
+    for one, other in zip(*found, strict=True):
+        if one is None:
+            assert other is None
+            assert place == 0
+        elif one is found[0][-1]:
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
+        elif one is found[0][-2]:
+            torch.testing.assert_close(one.float(), other.float(), rtol=1e-2, atol=1e-2)
+        else:
+            assert torch.equal(one, other)
+            assert bool((one != 0).any())
+
+
+def test_rounding_to_bf16_is_pytorchs():
+    from numba import njit
+
+    @njit
+    def rounded(source, target):
+        for i in range(0, source.shape[0], 16):
+            write(target, i, read(source, i, (0,) * 16))
+
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(4096, generator=generator) * 10 ** (8 * torch.randn(4096, generator=generator))
+    values[:32] = torch.tensor([1.00390625, 1.01171875, -1.00390625, 0.0] * 8)  # between two, and zero
+    found = np.zeros(len(values), np.uint16)
+    rounded(values.numpy(), found)
+    assert np.array_equal(found, kernel_array(values.bfloat16()))
+
+
 @pytest.mark.parametrize("width", [8, 16])
 @pytest.mark.parametrize(("rows", "columns"), [(8, 16), (18, 32), (24, 16), (3, 8), (40, 128), (9, 24)])
 def test_tiles_leave_registers_free(rows, columns, width):
@@ -143,4 +226,6 @@ def test_tiles_leave_registers_free(rows, columns, width):
 
 def test_the_kernels_are_right_on_a_processor_with_avx2_only():
     """Once more what a student of Table 1 needs, compiled for a Zen 3: no AVX-512, no bf16 products."""
-    avx2.pass_once_more(__file__, "(test_group_by_group and 1chip) or test_a_tile")
+    avx2.pass_once_more(
+        __file__, "(test_group_by_group and 1chip) or test_a_tile or test_products_of_pairs or test_rounding"
+    )

@@ -40,7 +40,7 @@ def fire_four_words(typing_context: Any, axons: Any, weights: Any, crossbar: Any
     Args:
         typing_context: numba's, not given by the caller.
         axons: uint64 (4,).
-        weights: int64 (4,).
+        weights: int64 (4,), of 32 bits at most.
         crossbar: uint64 (8, 4, 8), C order.
         theta: int32 (64,).
     """
@@ -67,7 +67,8 @@ def fire_four_words(typing_context: Any, axons: Any, weights: Any, crossbar: Any
             return builder.load(builder.bitcast(place, kind.as_pointer()), align=bytes_each)
 
         spikes = [spread(data[0], word) for word in range(WORDS)]
-        weight = [spread(data[1], word) for word in range(WORDS)]
+        # As 32 bits, which a weight fits into: the products are one instruction then, of 64 bits they are many.
+        weight = [builder.sext(builder.trunc(spread(data[1], word), ints), longs) for word in range(WORDS)]
         fired = ir.Constant(i64, 0)
         for first in range(0, 64, EIGHT):
             potential = ir.Constant(longs, [0] * EIGHT)

@@ -6,8 +6,8 @@ w in {-1, 0, +1}, stride S and P zeros around the input; a P below zero leaves p
 
 Way: the padded input is split into S x S phase planes per channel. In the plane of phase (u mod S, v mod S)
 the pixels that tap (u, v) brings to all output positions lie one after another, so a tap of a feature is one
-vector addition or subtraction, and a weight of 0 costs nothing. Sums are taken in int16 for up to 128 taps
-(128 * 255 < 2**15), then added into int32.
+vector addition or subtraction, and a weight of 0 costs nothing. Sums of 64 positions at a time stay in registers, in
+int16 for up to 128 taps (128 * 255 < 2**15); they are added into int32.
 
 Axis suffixes: O output features, I input features of a group, C channels, H height, W width.
 """
@@ -15,14 +15,60 @@ Axis suffixes: O output features, I input features of a group, C channels, H hei
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from spikestill.common.compiling import njit
 from spikestill.student.integer_net import MAX_PIXEL, IntegerLayer
 
 TAPS_PER_CHUNK = (2**15 - 1) // MAX_PIXEL
+POSITIONS = 64
+"""That are summed together."""
+
+
+@intrinsic
+def _sum_taps(
+    typing_context: Any, part: Any, at: Any, planes: Any, offsets: Any, begin: Any, end: Any
+) -> Any:
+    """Write part[at + i] = sum of planes[offsets[t] + at + i] over begin <= t < end, for 0 <= i < ``POSITIONS``.
+
+    All callable from ``njit`` code only.
+
+    Args:
+        typing_context: numba's, not given by the caller.
+        part: int16.
+        at: first position.
+        planes: int16.
+        offsets: int64.
+        begin: first tap.
+        end: after the last tap.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = ir.VectorType(ir.IntType(16), POSITIONS)
+        target, source, taps = (
+            context.make_array(signature.args[place])(context, builder, arguments[place]).data
+            for place in (0, 2, 3)
+        )
+        _, first, _, _, start, stop = arguments
+        total = cgutils.alloca_once_value(builder, ir.Constant(vector, [0] * POSITIONS))
+        source = builder.gep(source, [first])
+        with cgutils.for_range(builder, builder.sub(stop, start)) as loop:
+            offset = builder.load(builder.gep(taps, [builder.add(start, loop.index)]))
+            here = builder.bitcast(builder.gep(source, [offset]), vector.as_pointer())
+            builder.store(builder.add(builder.load(total), builder.load(here, align=2)), total)
+        place = builder.bitcast(builder.gep(target, [first]), vector.as_pointer())
+        builder.store(builder.load(total), place, align=2)
+        return context.get_dummy_value()
+
+    places = (types.intp,) * 2
+    return types.void(part, types.intp, planes, offsets, *places), generate
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,13 +136,18 @@ def split_phases(stack_CHW, geometry, planes):  # type: ignore[no-untyped-def]
     for channel in range(channels):
         for row in range(left_out, height - left_out):
             phase_row, plane_row = (row + pad) % stride, (row + pad) // stride
-            for phase in range(stride):
-                first = left_out + (phase - pad - left_out) % stride
-                count = (width - left_out - first + stride - 1) // stride
-                plane = (channel * stride + phase_row) * stride + phase
-                start = (plane * plane_height + plane_row) * plane_width + (first + pad) // stride
-                for index in range(count):
-                    planes[start + index] = stack_CHW[channel, row, first + index * stride]
+            plane = (channel * stride + phase_row) * stride
+            at, apart = (plane * plane_height + plane_row) * plane_width, plane_height * plane_width
+            # Pixel by pixel as they lie: phase by phase the short, strided loops take four times as long.
+            phase, place = (left_out + pad) % stride, at + (left_out + pad) // stride
+            place += phase * apart
+            for column in range(left_out, width - left_out):
+                planes[place] = stack_CHW[channel, row, column]
+                phase += 1
+                place += apart
+                if phase == stride:
+                    phase = 0
+                    place += 1 - stride * apart
 
 
 @njit(cache=True, nogil=True)
@@ -104,36 +155,26 @@ def transduce_kernel(stack_CHW, geometry, offsets, bounds, theta_O, spikes_OHW):
     """Write y = 1 iff s >= theta to ``spikes_OHW`` (uint8); the arguments are a plan's arrays."""
     stride, plane_height, plane_width = geometry[0], geometry[2], geometry[3]
     out_height, out_width = geometry[4], geometry[5]
-    planes = np.zeros(stack_CHW.shape[0] * stride * stride * plane_height * plane_width, np.int16)
-    split_phases(stack_CHW, geometry, planes)
     length = (out_height - 1) * plane_width + out_width
-    part = np.empty(length, np.int16)
-    total = np.empty(length, np.int32)
+    whole = (length + POSITIONS - 1) // POSITIONS * POSITIONS
+    planes = np.zeros(stack_CHW.shape[0] * stride * stride * plane_height * plane_width + POSITIONS, np.int16)
+    split_phases(stack_CHW, geometry, planes)
+    part = np.empty(whole, np.int16)
+    total = np.empty(whole, np.int32)
     for feature in range(theta_O.shape[0]):
         total[:] = 0
         for sign in range(2):
             begin, end = bounds[feature, sign], bounds[feature, sign + 1]
             while begin < end:
                 stop = min(begin + TAPS_PER_CHUNK, end)
-                part[:] = 0
-                while begin + 4 <= stop:
-                    first = planes[offsets[begin] : offsets[begin] + length]
-                    second = planes[offsets[begin + 1] : offsets[begin + 1] + length]
-                    third = planes[offsets[begin + 2] : offsets[begin + 2] + length]
-                    fourth = planes[offsets[begin + 3] : offsets[begin + 3] + length]
-                    for index in range(length):
-                        part[index] += first[index] + second[index] + third[index] + fourth[index]
-                    begin += 4
-                while begin < stop:
-                    first = planes[offsets[begin] : offsets[begin] + length]
-                    for index in range(length):
-                        part[index] += first[index]
-                    begin += 1
+                for at in range(0, whole, POSITIONS):
+                    _sum_taps(part, at, planes, offsets, begin, stop)
+                begin = stop
                 if sign == 0:
-                    for index in range(length):
+                    for index in range(whole):
                         total[index] += part[index]
                 else:
-                    for index in range(length):
+                    for index in range(whole):
                         total[index] -= part[index]
         theta = theta_O[feature]
         for row in range(out_height):

@@ -297,7 +297,8 @@ class StudentNetwork(nn.Module):
         mus, variances = (
             torch.stack([torch.cat([each[which] for each in share]) for share in shares]) for which in (0, 1)
         )
-        mean, variance = mus.mean(dim=0), variances.mean(dim=0) + mus.var(dim=0, correction=0)
+        mean = mus.mean(dim=0)
+        variance = variances.mean(dim=0) + (mus - mean).square().mean(dim=0)
         features = [layer.spec.features for layer in layers]
         with torch.no_grad():
             for running, found in (

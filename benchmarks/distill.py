@@ -7,6 +7,10 @@ products that a sample needs: the student's, forward and for both gradients (non
 of the hints' teacher; readouts, normalisation, steps and the optimiser come on top and are not in it. The share is what
 the floor's products alone would take of the time that a sample took.
 
+A training has hints in its first part (``hint_share``) and none later. Both are measured, and ``distill`` is the mean
+over a training. Its share is of the floor with the teacher's pass in every sample, as if all had hints;
+``share_of_own_floor`` tells each part's share, of the products that it does.
+
 The plain net is what a careful user would write first: the same centred net in fp32, NCHW, ``conv2d``,
 ``batch_norm``, an autograd function for the step, all cores. It computes what no vote depends on, too. The other peer
 is the same net in Brevitas's quantised layers (``pip install brevitas``; left out where that is missing).
@@ -57,10 +61,10 @@ def products(layers: tuple[LayerSpec, ...]) -> list[int]:
     ]
 
 
-def floor_flops(layers: tuple[LayerSpec, ...]) -> int:
+def floor_flops(layers: tuple[LayerSpec, ...], *, hints: bool) -> int:
     """Return the operations of a sample's products, two for each multiply-add."""
     first, *others = products(layers)
-    return 2 * (2 * first + 3 * sum(others) + sum(NATURE_PRODUCTS[:-1]))
+    return 2 * (2 * first + 3 * sum(others) + hints * sum(NATURE_PRODUCTS[:-1]))
 
 
 class PlainStep(torch.autograd.Function):
@@ -195,18 +199,31 @@ def peers(
     return works
 
 
-def figures(runs: dict[str, list[float]], flops: float) -> dict[str, Any]:
-    """Return what is told of the rounds: medians, the floor of ``flops`` a sample, ratios to the peers."""
+def figures(runs: dict[str, list[float]], layers: tuple[LayerSpec, ...], hinted: float) -> dict[str, Any]:
+    """Return what is told of the rounds: medians, the floor, ratios to the peers.
+
+    Args:
+        runs: each work's rates, round by round.
+        layers: the net's.
+        hinted: share of a training's batches that have hints.
+    """
     rates = {name: statistics.median(found) for name, found in runs.items()}
+    parts = {"hinted": rates["hinted"], "later": rates["later"]}
+    mean = 1.0 / (hinted / parts["hinted"] + (1.0 - hinted) / parts["later"])
+    flops = floor_flops(layers, hints=True)
     floor = rates["products"] / flops
+    own = {name: rates["products"] / floor_flops(layers, hints=name == "hinted") for name in parts}
     others = {name: found for name, found in rates.items() if name in ("plain", "brevitas")}
     return {
         "products_gflop_per_s": round(rates["products"] / 1e9, 1),
         "floor_mflop_per_sample": round(flops / 1e6, 1),
         "floor_samples_per_s": round(floor, 1),
-        "distill_samples_per_s": round(rates["distill"], 1),
-        "share_of_floor": round(rates["distill"] / floor, 3),
-        "times": {name: round(rates["distill"] / found, 2) for name, found in others.items()},
+        "hint_share": round(hinted, 2),
+        "distill_samples_per_s": round(mean, 1),
+        "share_of_floor": round(mean / floor, 3),
+        "parts_samples_per_s": {name: round(found, 1) for name, found in parts.items()},
+        "share_of_own_floor": {name: round(found / own[name], 3) for name, found in parts.items()},
+        "times": {name: round(mean / found, 2) for name, found in others.items()},
         "peers_samples_per_s": {name: round(found, 1) for name, found in others.items()},
         "runs": {name: [float(f"{value:.4g}") for value in found] for name, found in runs.items()},
     }
@@ -251,11 +268,19 @@ def main() -> None:
             torch.mm(a, b)
             return 2 * PRODUCT_SIDE**3
 
-        def our_step() -> int:
-            training.train_step()
-            return BATCH
+        def step_from(first: int) -> Callable[[], int]:
+            def our_step() -> int:
+                training.step = first
+                training.train_step()
+                return BATCH
 
-        works = {"products": (product, cores()), "distill": (our_step, cores())}
+            return our_step
+
+        works = {
+            "products": (product, cores()),
+            "hinted": (step_from(0), cores()),
+            "later": (step_from(training.hinted_steps), cores()),
+        }
         if options.peers:
             works |= peers(layers, reader.actions, stacks, q)
         runs = measure(works, options.rounds, options.seconds)
@@ -266,7 +291,7 @@ def main() -> None:
             "architecture": options.architecture,
             "precision": training.format.name,
             "stand_in": stand_in(),
-            **figures(runs, floor_flops(layers)),
+            **figures(runs, layers, training.hinted_steps / config.steps),
             "batch": BATCH,
             "median_of_rounds": options.rounds,
         },

@@ -370,37 +370,56 @@ def add_products(
         x_begin, w_begin, out_begin = (builder.gep(data[i], [arguments[2 * i + 1]]) for i in range(3))
         outer, inner = cgutils.unpack_tuple(builder, arguments[6], 2)
         x_row, x_outer, x_inner, w_outer, w_inner, out_row = cgutils.unpack_tuple(builder, arguments[7], 6)
+        # Where a tile is small, the next sum of a lane would wait for the one before: two chains of them then.
+        chains = 2 if paired and many * across <= 8 else 1
         sums = [
-            [cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * count)) for _ in range(across)]
-            for _ in range(many)
+            [
+                [
+                    cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * count))
+                    for _ in range(across)
+                ]
+                for _ in range(many)
+            ]
+            for _ in range(chains)
         ]
         x_rows = [x_begin]
         for _ in range(many - 1):
             x_rows.append(builder.gep(x_rows[-1], [x_row]))
+
+        def add(x_some: Any, w_some: Any, index: Any, chain: int) -> None:
+            x_here = builder.add(x_some, builder.mul(index, x_inner))
+            w_here = builder.gep(w_begin, [builder.add(w_some, builder.mul(index, w_inner))])
+            factors = []
+            for column in range(across):
+                place = builder.gep(w_here, [ir.Constant(word, column * count)])
+                factors.append(builder.load(builder.bitcast(place, factor.as_pointer()), align=4))
+            for row in range(many):
+                value = builder.load(builder.gep(x_rows[row], [x_here]))
+                single = builder.insert_element(ir.Constant(factor, ir.Undefined), value, ir.Constant(I32, 0))
+                all_alike = ir.Constant(ir.VectorType(I32, count), [0] * count)
+                wide = builder.shuffle_vector(single, ir.Constant(factor, ir.Undefined), all_alike)
+                for column in range(across):
+                    place = sums[chain][row][column]
+                    builder.store(added(builder, wide, factors[column], builder.load(place), count), place)
+
+        several = ir.Constant(word, chains)
         with cgutils.for_range(builder, outer) as first:
             x_some, w_some = builder.mul(first.index, x_outer), builder.mul(first.index, w_outer)
-            with cgutils.for_range(builder, inner) as second:
-                x_here = builder.add(x_some, builder.mul(second.index, x_inner))
-                w_here = builder.gep(w_begin, [builder.add(w_some, builder.mul(second.index, w_inner))])
-                factors = []
-                for column in range(across):
-                    place = builder.gep(w_here, [ir.Constant(word, column * count)])
-                    factors.append(builder.load(builder.bitcast(place, factor.as_pointer()), align=4))
-                for row in range(many):
-                    value = builder.load(builder.gep(x_rows[row], [x_here]))
-                    single = builder.insert_element(
-                        ir.Constant(factor, ir.Undefined), value, ir.Constant(I32, 0)
-                    )
-                    all_alike = ir.Constant(ir.VectorType(I32, count), [0] * count)
-                    wide = builder.shuffle_vector(single, ir.Constant(factor, ir.Undefined), all_alike)
-                    for column in range(across):
-                        total = builder.load(sums[row][column])
-                        builder.store(added(builder, wide, factors[column], total, count), sums[row][column])
+            with cgutils.for_range(builder, builder.udiv(inner, several)) as second:
+                begin = builder.mul(second.index, several)
+                for chain in range(chains):
+                    add(x_some, w_some, builder.add(begin, ir.Constant(word, chain)), chain)
+            if chains > 1:
+                left = builder.icmp_unsigned("!=", builder.urem(inner, several), ir.Constant(word, 0))
+                with builder.if_then(left):
+                    add(x_some, w_some, builder.sub(inner, ir.Constant(word, 1)), 0)
         for row in range(many):
             for column in range(across):
                 place = builder.gep(out_begin, [ir.Constant(word, column * count)])
                 place = builder.bitcast(place, vector.as_pointer())
-                found = builder.fadd(builder.load(place, align=4), builder.load(sums[row][column]))
+                found = builder.load(place, align=4)
+                for part in sums:
+                    found = builder.fadd(found, builder.load(part[row][column]))
                 builder.store(found, place, align=4)
             out_begin = builder.gep(out_begin, [out_row])
         return context.get_dummy_value()

@@ -174,7 +174,8 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
         if _measured(training):
             anew = dataclasses.replace(config, initial=None)
             with contextlib.closing(Distillation(anew, source, hinting)) as trial:
-                pace = measured_pace(trial)
+                left = training.config.steps - training.step
+                pace = measured_pace(trial, max(0, training.hinted_steps - training.step) / left)
             steps = scheduled(training, pace, time.monotonic() - began)
             if config.minutes is not None and training.fitted is None:
                 training.keep(Fitted(config.minutes, config.steps, steps))

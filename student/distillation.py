@@ -222,7 +222,7 @@ class Distillation:
         return Hints(teachers, stacks, game, chosen, self.config.hint_components, dtype, readout)
 
     def _stacks(self, stacks_BCHW: np.ndarray) -> Tensor:
-        return torch.from_numpy(stacks_BCHW).to(self.device).contiguous(memory_format=torch.channels_last)
+        return _channels_last(torch.from_numpy(stacks_BCHW).to(self.device))
 
     def _draw(self, rng: np.random.Generator) -> Drawn:
         return self.source.draw(rng, self.config.batch_size)
@@ -242,6 +242,7 @@ class Distillation:
         self,
         index: int,
         weights: list[Tensor],
+        hints: Hints | None,
         readouts: list[Tensor],
         stacks: Tensor,
         q: Tensor,
@@ -251,22 +252,21 @@ class Distillation:
             index * self.config.batch_size // self.shares, (index + 1) * self.config.batch_size // self.shares
         )
         x = stacks[part].to(self.device)
-        last = x.contiguous(memory_format=torch.channels_last)
         q_part = q[part].to(self.device)
         factor = self.scale.value / self.shares
         renormalise = self.step >= (1.0 - self.config.renormalised_share) * self.config.steps
         rates, statistics, spikes = self.network.propagate(
-            x if self.device.type == "cpu" else last, weights, renormalise=renormalise, loss_factor=factor,
-            kept=self.hints.layers if self.hints is not None else (),
+            x if self.device.type == "cpu" else _channels_last(x), weights, renormalise=renormalise, loss_factor=factor,
+            kept=hints.layers if hints is not None else (),
         )  # fmt: skip
         loss = self._loss(rates, q_part)
         layers = self.network.ternary_layers()
         leaves = [*weights, *(layer.gamma for layer in layers), *(layer.beta for layer in layers)]
         means: list[Tensor] = []
         whole = loss
-        if self.hints is not None:
-            targets = self.hints.targets(last, game[part].to(self.device))
-            hint, means = self.hints.loss(spikes, targets, readouts)
+        if hints is not None:
+            targets = hints.targets(_channels_last(x), game[part].to(self.device))
+            hint, means = hints.loss(spikes, targets, readouts)
             whole = loss + self.config.hint_weight * hint
             leaves += readouts
         gradients = torch.autograd.grad(whole * factor, leaves)
@@ -298,19 +298,19 @@ class Distillation:
         if self.config.shift_pixels:
             drawn = drawn._replace(stacks=at_random(self.rng, drawn.stacks, self.config.shift_pixels))
         stacks, q, game = (torch.from_numpy(array) for array in drawn)
-        weights = self.network.working_weights()
-        readouts = self.hints.working_readouts() if self.hints is not None else []
-        shares = self._compute(lambda index: self._share(index, weights, readouts, stacks, q, game))
+        weights, hints = self.network.working_weights(), self._hints_now()
+        readouts = hints.working_readouts() if hints is not None else []
+        shares = self._compute(lambda index: self._share(index, weights, hints, readouts, stacks, q, game))
         loss, whole = (float(sum(share[part] for share in shares)) / self.shares for part in (2, 5))
         if not math.isfinite(whole):
             with_hints = f" ({whole} with the hints)" if math.isfinite(loss) else ""
             what = f"distill step {self.step}: loss {loss}{with_hints} is not finite"
             raise self._too_large(what, q) or UserError(what, self._lower_rate)
         agreement = float(sum(share[3] for share in shares)) / self.shares
-        if self._collect([share[0] for share in shares]):
-            self._descend()
-            if self.hints is not None:
-                self.hints.absorb([share[4] for share in shares])
+        if self._collect([share[0] for share in shares], hints):
+            self._descend(hints)
+            if hints is not None:
+                hints.absorb([share[4] for share in shares])
             logged = (self.step + 1) % self.config.log_steps == 0
             self.before = [layer.ternary.clone() for layer in self.network.ternary_layers()] if logged else []
             self.network.requantise()
@@ -376,9 +376,17 @@ class Distillation:
         if branches:
             self.network.silence(branches)
 
-    def _collect(self, gradients: Sequence[Sequence[Tensor]]) -> bool:
+    @property
+    def hinted_steps(self) -> int:
+        """The steps of the training's first part, which has hints."""
+        return math.ceil(self.config.hint_share * self.config.steps) if self.hints is not None else 0
+
+    def _hints_now(self) -> Hints | None:
+        return self.hints if self.step < self.hinted_steps else None
+
+    def _collect(self, gradients: Sequence[Sequence[Tensor]], hints: Hints | None) -> bool:
         """Give every parameter the sum of the shares' gradients, unscaled; return whether all are finite."""
-        hinted = self.hints.parameters if self.hints is not None else []
+        hinted = hints.parameters if hints is not None else []
         parameters = [*self.parameters, *hinted]
         for index, parameter in enumerate(parameters):
             gradient = gradients[0][index].float()
@@ -389,7 +397,7 @@ class Distillation:
             parameter.grad = gradient.contiguous()
         return not (self.format.scaled and self._overflowed(parameters))
 
-    def _descend(self) -> None:
+    def _descend(self, hints: Hints | None) -> None:
         """Take the optimisers' steps, at the step sizes of now."""
         config = self.config
         rate = learning_rate(config, self.step)
@@ -399,7 +407,7 @@ class Distillation:
         self.optimizer.step()
         if self.pruned:
             self.network.silence(self.pruned)
-        if self.hints is not None:
+        if hints is not None:
             for group in self.hint_optimizer.param_groups:
                 group["lr"] = config.hint_learning_rate * rate / config.learning_rate
             self.hint_optimizer.step()
@@ -551,6 +559,10 @@ class Distillation:
         """End the gradient threads."""
         if self.pool is not None:
             self.pool.shutdown()
+
+
+def _channels_last(stacks_BCHW: Tensor) -> Tensor:
+    return stacks_BCHW.contiguous(memory_format=torch.channels_last)
 
 
 def _optimizer(

@@ -63,21 +63,27 @@ def convert(source, at, target, to, count, lanes):  # type: ignore[no-untyped-de
 
 
 @njit(nogil=True, cache=True)
-def tiled(x, x_at, w, w_at, out, out_at, size, counts, steps, rows, columns, lanes):  # type: ignore[no-untyped-def]
-    """Do the tiles of a product of ``size`` = (rows, columns); see :func:`add_products`."""
+def tiled(x, x_at, w, w_at, out, out_at, repeated, size, counts, steps, rows, columns, lanes):  # type: ignore[no-untyped-def]
+    """Do the tiles of some products of ``size`` = (rows, columns); see :func:`add_products`.
+
+    ``repeated`` is how many products, and from one to the next of x, of w and of out: a call costs as much as some
+    tiles do.
+    """
     many, across = len(rows), len(columns) * len(lanes)
     whole = size[0] // many * many
-    for column in range(0, size[1], across):
-        for row in range(0, whole, many):
-            add_products(
-                x, x_at + row * steps[0], w, w_at + column, out, out_at + row * steps[5] + column, counts, steps,
-                rows, columns, lanes,
-            )  # fmt: skip
-        for row in range(whole, size[0]):
-            add_products(
-                x, x_at + row * steps[0], w, w_at + column, out, out_at + row * steps[5] + column, counts, steps,
-                (0,), columns, lanes,
-            )  # fmt: skip
+    for _ in range(repeated[0]):
+        for column in range(0, size[1], across):
+            for row in range(0, whole, many):
+                add_products(
+                    x, x_at + row * steps[0], w, w_at + column, out, out_at + row * steps[5] + column, counts, steps,
+                    rows, columns, lanes,
+                )  # fmt: skip
+            for row in range(whole, size[0]):
+                add_products(
+                    x, x_at + row * steps[0], w, w_at + column, out, out_at + row * steps[5] + column, counts, steps,
+                    (0,), columns, lanes,
+                )  # fmt: skip
+        x_at, w_at, out_at = x_at + repeated[1], w_at + repeated[2], out_at + repeated[3]
 
 
 @njit(nogil=True, cache=True)
@@ -106,11 +112,11 @@ def sums(y, weight_GKM, s, layout, geometry, width, tile, lanes):  # type: ignor
                 place = (index * groups + group) * block + image
                 pad_plane(y, place * side * side * channels, plane, geometry, lanes)
                 found[:] = np.float32(0.0)
-                for row in range(out):
-                    tiled(
-                        plane, row * stride * across * channels, weight_GKM, group * kernel * run * width,
-                        found, row * out * width, (out, width), counts, steps, tile[0], tile[1], tile[2],
-                    )  # fmt: skip
+                tiled(
+                    plane, 0, weight_GKM, group * kernel * run * width, found, 0,
+                    (out, stride * across * channels, 0, out * width), (out, width), counts, steps,
+                    tile[0], tile[1], tile[2],
+                )  # fmt: skip
                 convert(found, 0, s, place * out * out * width, out * out * width, lanes)
 
 
@@ -148,20 +154,18 @@ def gradients(  # type: ignore[no-untyped-def]
                 place = (index * groups + group) * block + image
                 pad_plane(y, place * side * side * channels, plane, geometry, lanes)
                 convert(ds, place * out * out * width, gradient, 0, out * out * width, lanes)
+                tiled(
+                    plane, 0, gradient, 0, dweight_GKM, group * fan_in * width,
+                    (kernel, across * channels, 0, run * width), (run, width), (out, out), steps,
+                    tile[0], tile[1], tile[2],
+                )  # fmt: skip
+                back[:] = np.float32(0.0)
                 for u in range(kernel):
                     tiled(
-                        plane, u * across * channels, gradient, 0, dweight_GKM,
-                        (group * kernel + u) * run * width, (run, width), (out, out), steps,
-                        tile[0], tile[1], tile[2],
+                        gradient, 0, weight_GMK, group * width * fan_in + u * run, back, u * across * channels,
+                        (out, out * width, 0, stride * across * channels), (out, run), (1, width), steps_back,
+                        tile_back[0], tile_back[1], tile_back[2],
                     )  # fmt: skip
-                back[:] = np.float32(0.0)
-                for row in range(out):
-                    for u in range(kernel):
-                        tiled(
-                            gradient, row * out * width, weight_GMK, group * width * fan_in + u * run,
-                            back, (row * stride + u) * across * channels, (out, run), (1, width), steps_back,
-                            tile_back[0], tile_back[1], tile_back[2],
-                        )  # fmt: skip
                 crop(back, dy, place * side * side * channels, geometry, lanes)
 
 
@@ -191,12 +195,12 @@ def pixel_sums(pixels, weight_KM, s, images, geometry, width, tile):  # type: ig
     s[:] = np.float32(0.0)
     for image in range(images):
         pad_pixels(pixels, image * channels * side * side, plane, geometry)
-        for row in range(out):
-            for channel in range(channels):
-                tiled(
-                    plane, (channel * across + row * stride) * across, weight_KM, channel * kernel * kernel * width,
-                    s, (image * out + row) * out * width, (out, width), counts, steps, tile[0], tile[1], tile[2],
-                )  # fmt: skip
+        for channel in range(channels):
+            tiled(
+                plane, channel * across * across, weight_KM, channel * kernel * kernel * width,
+                s, image * out * out * width, (out, stride * across, 0, out * width), (out, width), counts, steps,
+                tile[0], tile[1], tile[2],
+            )  # fmt: skip
 
 
 @njit(nogil=True, cache=True)
@@ -211,12 +215,10 @@ def pixel_gradients(pixels, ds, dweight_KM, images, geometry, width, tile, lanes
         pad_pixels(pixels, image * channels * side * side, plane, geometry)
         convert(ds, image * out * out * width, gradient, 0, out * out * width, lanes)
         for channel in range(channels):
-            for u in range(kernel):
-                tiled(
-                    plane, (channel * across + u) * across, gradient, 0, dweight_KM,
-                    (channel * kernel + u) * kernel * width, (kernel, width), (out, out), steps,
-                    tile[0], tile[1], tile[2],
-                )  # fmt: skip
+            tiled(
+                plane, channel * across * across, gradient, 0, dweight_KM, channel * kernel * kernel * width,
+                (kernel, across, 0, kernel * width), (kernel, width), (out, out), steps, tile[0], tile[1], tile[2],
+            )  # fmt: skip
 
 
 def tile(rows: int, columns: int, width: int) -> tuple[Any, Any, Any]:

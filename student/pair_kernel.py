@@ -70,11 +70,11 @@ def sums(y, weight_pairs, s, layout, geometry, width, tile, lanes):  # type: ign
                 place = (index * groups + group) * block + image
                 pad_plane(y, place * side * side * channels, plane, geometry, lanes)
                 found[:] = np.float32(0.0)
-                for row in range(out):
-                    tiled(
-                        pairs, row * stride * across * channels // 2, weight_pairs, group * kernel * run // 2 * width,
-                        found, row * out * width, (out, width), counts, steps, tile[0], tile[1], tile[2],
-                    )  # fmt: skip
+                tiled(
+                    pairs, 0, weight_pairs, group * kernel * run // 2 * width, found, 0,
+                    (out, stride * across * channels // 2, 0, out * width), (out, width), counts, steps,
+                    tile[0], tile[1], tile[2],
+                )  # fmt: skip
                 convert(found, 0, s, place * out * out * width, out * out * width, lanes)
 
 
@@ -100,20 +100,18 @@ def gradients(  # type: ignore[no-untyped-def]
                 pad_plane(y, place * side * side * channels, plane, geometry, lanes)
                 _pair_all(padded, stride * channels, along)
                 _pair_places(ds, place * image_size, out, width, nothing, ds_along, lanes)
+                tiled(
+                    along, 0, ds_along, 0, dweight_GKM, group * fan_in * width,
+                    (kernel, across * channels, 0, run * width), (run, width), (out, half), steps,
+                    tile[0], tile[1], tile[2],
+                )  # fmt: skip
+                back[:] = np.float32(0.0)
                 for u in range(kernel):
                     tiled(
-                        along, u * across * channels, ds_along, 0, dweight_GKM, (group * kernel + u) * run * width,
-                        (run, width), (out, half), steps, tile[0], tile[1], tile[2],
+                        ds_pairs, place * image_size // 2, weight_pairs, group * width // 2 * fan_in + u * run,
+                        back, u * across * channels, (out, out * width // 2, 0, stride * across * channels),
+                        (out, run), (1, width // 2), steps_back, tile_back[0], tile_back[1], tile_back[2],
                     )  # fmt: skip
-                back[:] = np.float32(0.0)
-                for row in range(out):
-                    for u in range(kernel):
-                        tiled(
-                            ds_pairs, (place * image_size + row * out * width) // 2,
-                            weight_pairs, group * width // 2 * fan_in + u * run,
-                            back, (row * stride + u) * across * channels, (out, run), (1, width // 2), steps_back,
-                            tile_back[0], tile_back[1], tile_back[2],
-                        )  # fmt: skip
                 crop(back, dy, place * side * side * channels, geometry, lanes)
 
 
@@ -129,13 +127,12 @@ def pixel_sums(pixels, weight_pairs, s, images, geometry, width, tile):  # type:
     for image in range(images):
         pad_pixels(pixels, image * channels * side * side, plane, geometry)
         _pair_all(plane, 1, pairs)
-        for row in range(out):
-            for channel in range(channels):
-                tiled(
-                    pairs, (channel * across + row * stride) * across,
-                    weight_pairs, channel * kernel * kernel // 2 * width,
-                    s, (image * out + row) * out * width, (out, width), counts, steps, tile[0], tile[1], tile[2],
-                )  # fmt: skip
+        for channel in range(channels):
+            tiled(
+                pairs, channel * across * across, weight_pairs, channel * kernel * kernel // 2 * width,
+                s, image * out * out * width, (out, stride * across, 0, out * width), (out, width), counts, steps,
+                tile[0], tile[1], tile[2],
+            )  # fmt: skip
 
 
 @njit(nogil=True, cache=True)
@@ -152,12 +149,11 @@ def pixel_gradients(pixels, ds, dweight_KM, images, geometry, width, tile, lanes
         _pair_all(plane, stride, along)
         _pair_places(ds, image * out * out * width, out, width, nothing, ds_along, lanes)
         for channel in range(channels):
-            for u in range(kernel):
-                tiled(
-                    along, (channel * across + u) * across, ds_along, 0, dweight_KM,
-                    (channel * kernel + u) * kernel * width, (kernel, width), (out, half), steps,
-                    tile[0], tile[1], tile[2],
-                )  # fmt: skip
+            tiled(
+                along, channel * across * across, ds_along, 0, dweight_KM, channel * kernel * kernel * width,
+                (kernel, across, 0, kernel * width), (kernel, width), (out, half), steps,
+                tile[0], tile[1], tile[2],
+            )  # fmt: skip
 
 
 def paired(weight_GIJ: Tensor) -> npt.NDArray[np.uint32]:

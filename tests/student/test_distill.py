@@ -98,6 +98,24 @@ def test_a_restored_training_goes_on_bit_for_bit(folder, tmp_path):
             made.close()
 
 
+def test_hints_end_with_their_share_of_the_training(folder):
+    with BufferReader(folder / "buffer.h5") as reader:
+        made = training(folder, reader, hint_share=0.4)
+        assert (made.config.steps, made.hinted_steps) == (5, 2)
+        states = [state(made)]
+        for _ in range(4):
+            made.train_step()
+            states.append(state(made))
+        for before, after, hinted in zip(states, states[1:], (True, True, False, False), strict=False):
+            changed = {name for name in before if not torch.equal(before[name], after[name])}
+            assert "network.layers.0.shadow" in changed
+            assert any(name.startswith("hints.") for name in changed) == hinted
+        made.close()
+        without = training(folder, reader, hint_share=0.0)
+        assert without.hinted_steps == 0
+        without.close()
+
+
 def test_goes_on_from_another_trainings_network(folder, tmp_path):
     distill.run(config(folder), tmp_path)
     checkpoint = tmp_path / distill.CHECKPOINT
@@ -276,7 +294,7 @@ def test_the_sparsity_penalty_is_one_of_the_batch_however_it_is_shared(folder):
             made.hints, made.shares, made.step = None, shares, made.config.steps
             drawn = [torch.from_numpy(array) for array in made._draw(np.random.default_rng(0))]
             weights = made.network.working_weights()
-            parts = [made._share(index, weights, [], *drawn)[0] for index in range(shares)]
+            parts = [made._share(index, weights, None, [], *drawn)[0] for index in range(shares)]
             # Of the last layer's beta: no statistics of a share stand between it and the loss.
             gradients.append(torch.stack([part[-1].float() for part in parts]).sum(dim=0))
             made.close()

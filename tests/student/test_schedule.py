@@ -14,10 +14,10 @@ from spikestill.configs.distill import DistillConfig
 from spikestill.configs.record import RecordConfig
 from spikestill.dataset import recorder
 from spikestill.dataset.reader import BufferReader
-from spikestill.student import distill, distillation
+from spikestill.student import distill, distillation, schedule
 from spikestill.student.distillation import Fitted
 from spikestill.student.integer_net import load
-from spikestill.student.schedule import Pace, scheduled
+from spikestill.student.schedule import Pace, measured_pace, scheduled
 from spikestill.student.sources import BufferSource
 from spikestill.teacher.atari.q_network import initial_weights
 from spikestill.teacher.checkpoint import save_teacher
@@ -61,6 +61,20 @@ def test_as_many_batches_fit_as_the_time_holds() -> None:
     steps = pace.steps_within(60.0, log_steps=250)
     assert pace.seconds(steps, 250) <= 0.97 * 60.0 < pace.seconds(steps + 1, 250)
     assert pace.steps_within(5.0, log_steps=250) == 0
+
+
+@pytest.mark.parametrize(("hinted", "expected_s"), [(1.0, 4.0), (0.25, 1.75), (0.0, 1.0)])
+def test_a_pace_is_the_mean_of_batches_with_hints_and_without(
+    folder, monkeypatch, hinted, expected_s
+) -> None:
+    made = config(folder, hint_weight=1.0, steps=1000, teacher=folder / "teacher.safetensors")
+    monkeypatch.setattr(schedule, "_step_s", lambda training: 4.0 if training.step == 0 else 1.0)
+    with BufferReader(made.buffer) as reader:
+        teacher = initial_weights(6, torch.Generator().manual_seed(0))
+        found = distillation.Distillation(made, BufferSource([reader], made.validation), [teacher])
+        assert measured_pace(found, hinted).step_s == pytest.approx(expected_s)
+        assert found.step == (0 if hinted == 1.0 else found.hinted_steps)
+        found.close()
 
 
 def test_says_how_long_it_takes_and_fits_what_would_take_longer(training, capsys) -> None:

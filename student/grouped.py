@@ -344,7 +344,7 @@ def step_gradient(
 class GroupedLayer(torch.autograd.Function):
     """One layer: products, normalisation and step; :class:`quantise.NormalisedStep` has the mathematics.
 
-    forward(x, weight (O, C, k, k), gamma, beta, mean, variance, penalty, geometry, keep, dtype) -> (spikes in the
+    forward(x, fp32 weight (O, C, k, k), gamma, beta, mean, variance, penalty, geometry, keep, dtype) -> (spikes in the
     layout that the next layer reads, spikes (B, H, W, O) where ``keep``, the batch's mean (O,) and variance (O,)).
     """
 
@@ -363,7 +363,10 @@ class GroupedLayer(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         """Return spikes and the batch's statistics."""
-        weight_GMK = _by_group(weight_OCUV, layer, x.dtype == torch.uint8)
+        pixels = x.dtype == torch.uint8
+        # The first layer's sums reach 65,280: bf16 could not hold them.
+        weight_OCUV = weight_OCUV.to(torch.float32 if pixels else dtype, memory_format=torch.channels_last)
+        weight_GMK = _by_group(weight_OCUV, layer, pixels)
         s = sums(x, weight_GMK, layer)
         running = None if mean_O is None or variance_O is None else torch.stack([mean_O, variance_O])
         y, plain, normal = normalised_step(s, torch.stack([gamma_O, beta_O]), running, layer, keep, dtype)

@@ -209,16 +209,17 @@ class StudentNetwork(nn.Module):
             kept: layers whose spikes to return; None: all.
         """
         chosen = range(len(self.layers)) if kept is None else kept
-        # The kernels have one penalty for all of a layer's features, and no fp16.
-        in_groups = stacks_BCHW.device.type == "cpu" and self.dtype != torch.float16
-        in_groups = in_groups and self.sparsity_form != "squares"
-        way = self._group_by_group if in_groups else self._by_convolutions
+        way = self._group_by_group if self._in_groups(stacks_BCHW.device) else self._by_convolutions
         rate_BO, statistics, spikes = way(
             stacks_BCHW, weights, renormalise, self.sparsity * loss_factor, chosen
         )
         used = self.actions * (rate_BO.shape[1] // self.actions)
         votes = rate_BO[:, :used].reshape(len(rate_BO), -1, self.actions).mean(dim=1)
         return votes, statistics, spikes
+
+    def _in_groups(self, device: torch.device) -> bool:
+        """Return True where the kernels compute the layers: one penalty for all of a layer's features, and no fp16."""
+        return device.type == "cpu" and self.dtype != torch.float16 and self.sparsity_form != "squares"
 
     def _own_penalty(self, layer: TernaryLayer, penalty: float) -> float:
         """Return the weight of a layer's mean rate in the loss."""
@@ -275,9 +276,10 @@ class StudentNetwork(nn.Module):
         return rate_BO, statistics, spikes
 
     def working_weights(self) -> list[Tensor]:
-        """Return each layer's ternary weights in the compute format, as leaves that collect a gradient.
+        """Return each layer's ternary weights as leaves that collect a gradient.
 
-        The straight-through rule makes that gradient the shadow weights'.
+        The straight-through rule makes that gradient the shadow weights'. They are in the compute format, but for the
+        kernels, which round them themselves, so that their gradient is fp32.
         """
         return [
             self._cast(layer.ternary, index).detach().requires_grad_()
@@ -312,6 +314,8 @@ class StudentNetwork(nn.Module):
         return [layer for layer in self.layers if isinstance(layer, TernaryLayer)]
 
     def _cast(self, weight: Tensor, index: int) -> Tensor:
+        if self._in_groups(weight.device):
+            return weight
         # The first layer's sums reach 65,280: bf16 could not hold them.
         if index == 0 and weight.device.type == "cpu":
             return weight.float()

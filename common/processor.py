@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import threading
@@ -41,7 +40,6 @@ def fast_bf16() -> bool:
     return (_allowed(WITHOUT_AMX) and _has("amx_bf16")) or fast_pairs()
 
 
-@functools.cache
 def fast_pairs() -> bool:
     """Return True where AVX-512 BF16, pairs of bf16 a lane, multiplies faster than fp32 instructions do: on an AMD."""
     return native_bf16() and _has("AuthenticAMD")

@@ -15,6 +15,7 @@ Axis suffixes: B images, O output features, C channels, H height, W width.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -186,9 +187,14 @@ def is_narrow(layer: LayerGeometry, x: Tensor) -> bool:
     return layer.spec.kernel > 1 and layer.out > 2 and narrow and width % 8 == 0 and run % 8 == 0
 
 
+@functools.cache
+def _pairs_are_faster() -> bool:
+    return native_pairs() and fast_pairs()
+
+
 def in_pairs(layer: LayerGeometry, pixels: bool) -> bool:
     """Return True where :mod:`pair_kernel` is the faster one, and can compute a narrow layer."""
-    return native_pairs() and fast_pairs() and (layer.spec.kernel if pixels else layer.reads.width) % 2 == 0
+    return _pairs_are_faster() and (layer.spec.kernel if pixels else layer.reads.width) % 2 == 0
 
 
 def _narrow_layout(layer: LayerGeometry) -> Ints:

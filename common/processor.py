@@ -22,7 +22,7 @@ WITHOUT_AMX = (*WITHOUT_BF16, "AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_5
 
 
 HUGE_PAGE = 2 << 20
-HUGE_HEAP = 4 << 30
+HUGE_HEAP = 2 << 30
 """Bytes of the heap that may lie in huge pages."""
 
 

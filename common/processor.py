@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spikestill.common.errors import UserError
-from spikestill.common.memory import free_memory
 
 if TYPE_CHECKING:
     import torch
@@ -19,11 +18,6 @@ WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE
 """What oneDNN, which computes PyTorch's products, may be held to by ONEDNN_MAX_CPU_ISA and then has no bf16."""
 WITHOUT_AMX = (*WITHOUT_BF16, "AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512")
 """And then has no AMX."""
-
-
-HUGE_PAGE = 2 << 20
-HUGE_HEAP = 2 << 30
-"""Bytes of the heap that may lie in huge pages."""
 
 
 def native_bf16() -> bool:
@@ -68,27 +62,18 @@ def keep_freed_memory() -> None:
 
     By default each tensor over 128 KiB is mapped and unmapped anew, and its pages fault again: in a
     virtual machine that took 20 ms of a 50 ms update. The threshold can be raised to 32 MiB at most, which tensors of
-    the larger students pass, so nothing is mapped by itself. What it will keep may lie in huge pages, for addresses are
-    translated twice in a virtual machine. Elsewhere than on glibc this does nothing.
+    the larger students pass, so nothing is mapped by itself. Elsewhere than on glibc this does nothing.
     """
     import ctypes
 
-    m_trim_threshold, m_mmap_max, m_arena_max, madv_hugepage = -1, -4, -8, 14
+    m_trim_threshold, m_mmap_max, m_arena_max = -1, -4, -8
     try:
-        libc = ctypes.CDLL(None)
-        mallopt, madvise, malloc, free = libc.mallopt, libc.madvise, libc.malloc, libc.free
+        mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return
     mallopt(m_mmap_max, 0)
     mallopt(m_trim_threshold, -1)
     mallopt(m_arena_max, 1)
-    malloc.restype, malloc.argtypes, free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
-    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    # Addresses alone: what is not written takes no memory.
-    size = min(HUGE_HEAP, free_memory() // 2)
-    if begin := malloc(size):
-        madvise(-(-begin // HUGE_PAGE) * HUGE_PAGE, size - HUGE_PAGE, madv_hugepage)
-        free(begin)
 
 
 def yield_to_others() -> None:

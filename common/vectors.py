@@ -52,7 +52,9 @@ def vector_lanes() -> int:
 
 def native_pairs() -> bool:
     """Return True where one instruction multiplies pairs of bf16 and adds them to fp32 lanes (AVX-512 BF16)."""
-    return _compiles_for("avx512bf16") and _compiles_for("avx512vl")
+    found = _compiles_for("avx512bf16") and _compiles_for("avx512vl")
+    # LLVM's instructions have taken bfloats since 17; NUMBA_ENABLE_AVX=0 takes what begins with avx away.
+    return found and bool(config.ENABLE_AVX) and llvm.llvm_version_info[0] >= 17
 
 
 class Lanes(types.Type):

@@ -59,7 +59,7 @@ class DistillConfig(Options):
     training (FitNets, Romero 2015); 0: none, as the paper trained."""
     hint_share: Share = 0.33
     """First part of the training that has hints. They are worth much at its start and little later, and a batch
-    without them takes a fifth less time; 1: the whole training."""
+    of the 1-chip net without them takes a quarter less time; 1: the whole training."""
     hint_components: Annotated[int, Range(1, 512)] = 64
     """Principal components of the teacher's hidden layer to predict."""
     hint_learning_rate: Annotated[float, Range(1e-12, 1e6)] = 3e-4

@@ -38,7 +38,7 @@ def _sum_taps(
 ) -> Any:
     """Write part[at + i] = sum of planes[offsets[t] + at + i] over begin <= t < end, for 0 <= i < ``POSITIONS``.
 
-    All callable from ``njit`` code only.
+    Callable from ``njit`` code only.
 
     Args:
         typing_context: numba's, not given by the caller.

@@ -65,6 +65,8 @@ FREE_OPTIONS = (
     *DistillConfig.WITHOUT_EFFECT, "buffer", "also", "teacher", "also_teachers", "steps", "minutes", "initial",
     "precision", "learning_rate", "learning_rate_final", "norm_learning_rate", "hint_learning_rate",
 )  # fmt: skip
+# What trainings did whose checkpoints do not have the option.
+BEFORE = {"hint_share": 1.0}
 INITIAL = "give a distill-checkpoint.safetensors or a student.safetensors, or leave --initial out"
 LOWER_RATE = "lower --learning_rate"
 LOWER_RATE_AND_RESUME = "lower --learning_rate, then go on from the last checkpoint with --resume"
@@ -506,7 +508,7 @@ class Distillation:
             UserError: the file cannot be read, or belongs to another buffer or other options.
         """
         tensors, counters, parents = read_checkpoint(
-            path, SCHEMA, plain(self.config), plain(DistillConfig()), FREE_OPTIONS, self.format.name
+            path, SCHEMA, plain(self.config), plain(DistillConfig()) | BEFORE, FREE_OPTIONS, self.format.name
         )
         buffers = [{role: value for role, value in each.items() if role.startswith("buffer")}
                    for each in (parents, self.parents)]  # fmt: skip

@@ -1,10 +1,8 @@
 """What is asked of the machine."""
 
 import platform
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -34,18 +32,3 @@ def test_the_pages_of_large_tensors_are_kept():
     # glibc keeps the few bytes before an aligned one for small requests, until it has seven of them.
     assert max(faults("keep")) < 16
     assert min(faults("default")) >= 32
-
-
-def test_kept_memory_may_lie_in_huge_pages():
-    """In a process of its own, which may keep nothing else; the pages themselves are the kernel's to give."""
-    switch = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    if not switch.is_file():
-        pytest.skip("this system has no transparent huge pages")
-    program = (
-        "from pathlib import Path; from spikestill.common.processor import keep_freed_memory; keep_freed_memory(); "
-        "print(Path('/proc/self/smaps').read_text())"
-    )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    regions = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", told, flags=re.MULTILINE)
-    flagged = [region for region in regions if re.search(r"^VmFlags:.*\bhg\b", region, re.MULTILINE)]
-    assert any("[heap]" in region.partition("\n")[0] for region in flagged)

@@ -17,7 +17,7 @@ from spikestill.common.compiling import njit
 from spikestill.common.vectors import add_products, read, spread, write
 
 WIDE = (0,) * 16
-"""Pixels that are copied together."""
+"""Pixels, or pairs, that are written together."""
 
 
 @njit(nogil=True, cache=True)

@@ -19,10 +19,7 @@ from torch import Tensor
 from spikestill.common.compiling import njit
 from spikestill.common.kernel_arrays import kernel_array
 from spikestill.common.vectors import pair_up
-from spikestill.student.narrow_kernel import convert, crop, pad_pixels, pad_plane, tiled
-
-WIDE = (0,) * 16
-"""Pairs that are written together."""
+from spikestill.student.narrow_kernel import WIDE, convert, crop, pad_pixels, pad_plane, tiled
 
 
 @njit(nogil=True, cache=True)

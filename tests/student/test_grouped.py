@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from numba import njit
 
 from spikestill.common.kernel_arrays import kernel_array
 from spikestill.common.vectors import add_products, read, write
@@ -113,14 +114,13 @@ def test_statistics_survive_a_mean_far_above_the_spread():
     torch.testing.assert_close(normal[0].double(), expected_mu, rtol=1e-6, atol=0)
 
 
+@njit
+def product(x, w, out, counts, steps, rows, columns, lanes):
+    add_products(x, 0, w, 0, out, 0, counts, steps, rows, columns, lanes)
+
+
 @pytest.mark.parametrize("lanes", [8, 16])
 def test_a_tile_of_products_is_the_matrix_product(lanes):
-    from numba import njit
-
-    @njit
-    def product(x, w, out, counts, steps, rows, columns, lanes):
-        add_products(x, 0, w, 0, out, 0, counts, steps, rows, columns, lanes)
-
     rng = np.random.default_rng(0)
     x, w = (
         rng.normal(size=(4, 2, 5)).astype(np.float32),
@@ -134,12 +134,6 @@ def test_a_tile_of_products_is_the_matrix_product(lanes):
 
 @pytest.mark.parametrize("lanes", [1, 8, 16])
 def test_a_tile_of_pairs_is_the_matrix_product(lanes):
-    from numba import njit
-
-    @njit
-    def product(x, w, out, counts, steps, rows, columns, lanes):
-        add_products(x, 0, w, 0, out, 0, counts, steps, rows, columns, lanes)
-
     generator = torch.Generator().manual_seed(0)
     x, w = (
         torch.randn(shape, generator=generator).bfloat16() for shape in ((4, 2, 5, 2), (2, 5, 2 * lanes, 2))
@@ -199,8 +193,6 @@ def test_products_of_pairs_are_those_of_single_numbers(name, monkeypatch):
 
 
 def test_rounding_to_bf16_is_pytorchs():
-    from numba import njit
-
     @njit
     def rounded(source, target):
         for i in range(0, source.shape[0], 16):

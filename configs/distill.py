@@ -135,6 +135,11 @@ class DistillConfig(Options):
     """Options that change nothing of what is made."""
     NEWER: ClassVar[tuple[str, ...]] = ("also_teachers", "prune", "prune_at", "shift_pixels")
 
+    @property
+    def hinted(self) -> bool:
+        """Whether any batch has hints, for which the teachers' files are read."""
+        return self.hint_weight > 0.0 and self.hint_share > 0.0
+
     def _check(self) -> None:
         if self.ghost_batches and (
             self.batch_size % self.ghost_batches or self.batch_size == self.ghost_batches

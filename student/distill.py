@@ -124,7 +124,7 @@ def opened(config: DistillConfig) -> Iterator[tuple[Source, list[Path]]]:
             _check_different(readers)
             _tell_of_interruptions(readers)
             source = BufferSource(readers, config.validation)
-            yield source, hinting_teachers(config, readers) if config.hint_weight else []
+            yield source, hinting_teachers(config, readers) if config.hinted else []
         return
     game = config.stream_game
     remedy = f"give --teacher a teacher of {game}, or --stream_game the game of this one"
@@ -164,7 +164,7 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
     resume = goes_on("distill", run_dir, STUDENT, resume=resume)
     origin = checkpoint if resume else config.initial
     with opened(config) as (source, teachers), going_on_from(origin):
-        hinting = [read_teacher(path)[0] for path in teachers] if config.hint_weight else []
+        hinting = [read_teacher(path)[0] for path in teachers] if config.hinted else []
         training = Distillation(config, source, hinting, checkpoint if resume else None)
         for index, path in enumerate(teachers):
             role, found = f"teacher{index + 1 if index else ''}", file_sha256(path)
@@ -269,7 +269,8 @@ def _train(training: Distillation, sitting: Sitting, own_play: OwnPlay | None) -
             sitting.bar.say(f"takes out branches {', '.join(map(str, training.pruned))} of 0..{BRANCHES - 1}")
         if training.config.stream and training.step == first + STREAM_STEPS:
             left = training.config.steps - training.step
-            sitting.bar.say(f"{left:,} batches take about {about(left / sitting.rate)} here")
+            most = "at most " if training.step < training.hinted_steps < training.config.steps else ""
+            sitting.bar.say(f"{left:,} batches take {most}about {about(left / sitting.rate)} here")
         sitting.advance(**({"loss": found[-1][0], "agreement": found[-1][1]} if found else {}))
 
 

@@ -141,6 +141,7 @@ class Distillation:
         self.fitted: Fitted | None = None
         self.before: list[Tensor] = []
         self.pruned: list[int] = []
+        self.hints_over = False
         self.shares = config.ghost_batches or _shares(config.batch_size, self.device)
         self.pool: ThreadPoolExecutor | None = None
         self.parents: dict[str, str] = {} if config.stream else {"buffer": file_sha256(config.buffer)}
@@ -380,8 +381,10 @@ class Distillation:
 
     @property
     def hinted_steps(self) -> int:
-        """The steps of the training's first part, which has hints."""
-        return math.ceil(self.config.hint_share * self.config.steps) if self.hints is not None else 0
+        """The steps of the training's first part, which has hints; 0 where they were over before more steps came."""
+        if self.hints is None or self.hints_over:
+            return 0
+        return math.ceil(self.config.hint_share * self.config.steps)
 
     def _hints_now(self) -> Hints | None:
         return self.hints if self.step < self.hinted_steps else None
@@ -491,7 +494,7 @@ class Distillation:
         counters = {
             "step": self.step, "rng": self.rng.bit_generator.state, "shares": self.shares,
             "precision": self.format.name, "loss_scale": dataclasses.astuple(self.scale), "skipped": self.skipped,
-            "fitted": self.fitted, "pruned": self.pruned,
+            "fitted": self.fitted, "pruned": self.pruned, "hints_over": self.step >= self.hinted_steps,
         }  # fmt: skip
         write_checkpoint(path, SCHEMA, tensors, counters, plain(self.config), provenance)
         self.resumable = True
@@ -532,7 +535,7 @@ class Distillation:
         self.source.set_state({
             name.removeprefix("source."): tensor for name, tensor in tensors.items() if name.startswith("source.")
         })  # fmt: skip
-        counters = {"shares": self.shares, "skipped": 0, "pruned": [], **counters}
+        counters = {"shares": self.shares, "skipped": 0, "pruned": [], "hints_over": False, **counters}
         check_counters(counters, {"step": 0, "shares": 1, "skipped": 0})
         if not 1 <= counters["shares"] <= max(1, self.config.batch_size // 2):
             raise ValueError(f"shares is {counters['shares']}, at most half the batch wanted")
@@ -546,6 +549,7 @@ class Distillation:
             )
             self.scale = LossScale(value, period, good)
         self.skipped = counters["skipped"]
+        self.hints_over = counters["hints_over"] is True
         self._take_out(counters["pruned"])
         if counters.get("fitted") is not None:
             self.keep(Fitted(*counters["fitted"]))

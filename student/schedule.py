@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 WARM_STEPS = 2
 """Steps before the measured ones: the first compiles."""
 MEASURED_STEPS, MEASURED_S = 40, 4.0
-"""The pace is taken over so many steps, or over those of so many seconds."""
+"""The pace is taken over so many steps, or over those of so many seconds in all."""
 LEAST_STEPS = 400
 """A training of fewer steps is not measured beforehand: measuring would take a good part of it."""
 RESERVE = 0.03
@@ -57,24 +57,23 @@ def measured_pace(training: Distillation, hinted: float = 1.0) -> Pace:
         training: at its first step.
         hinted: share of the batches that have hints, which take longer than the others.
     """
+    parts = {0: hinted, training.hinted_steps: 1.0 - hinted} if training.hinted_steps else {0: 1.0}
+    parts = {first: share for first, share in parts.items() if share > 0.0}
     step_s = 0.0
-    if training.hints is None or hinted > 0.0:
-        step_s = _step_s(training)
-    if training.hints is not None and hinted < 1.0:
-        training.step = training.hinted_steps
-        step_s = hinted * step_s + (1.0 - hinted) * _step_s(training)
+    for training.step, share in parts.items():
+        step_s += share * _step_s(training, MEASURED_S / len(parts))
     line_s = _timed(training.validate) + _timed(training.activity)
     batches = training.config.recalibration_batches
     one = _timed(lambda: training.recalibrate(1)) if batches else 0.0
     return Pace(step_s, line_s, batches * one + line_s)
 
 
-def _step_s(training: Distillation) -> float:
-    """Return the seconds of a step, from where the training stands."""
+def _step_s(training: Distillation, most_s: float) -> float:
+    """Return the seconds of a step, from where the training stands, measured for so many seconds at most."""
     for _ in range(WARM_STEPS):
         training.train_step()
     began, steps = time.monotonic(), 0
-    while steps < MEASURED_STEPS and time.monotonic() - began < MEASURED_S:
+    while steps < MEASURED_STEPS and time.monotonic() - began < most_s:
         training.train_step()
         steps += 1
     return (time.monotonic() - began) / steps

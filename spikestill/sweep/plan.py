@@ -263,7 +263,7 @@ def _missing_teachers(
     if "teacher" in inputs:
         return ()
     if stage == STREAMING:
-        reads = config.stream or ("buffer" in inputs and (config.hint_weight or config.own_play))
+        reads = config.stream or ("buffer" in inputs and (config.hinted or config.own_play))
     elif stage == "evaluate":
         compares = config.compare and importlib.util.find_spec("torch") is not None
         reads = compares or agent(config.agent).role == "teacher"

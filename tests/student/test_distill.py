@@ -116,6 +116,32 @@ def test_hints_end_with_their_share_of_the_training(folder):
         without.close()
 
 
+def test_hints_that_are_over_do_not_come_back_with_more_steps(folder, tmp_path):
+    with BufferReader(folder / "buffer.h5") as reader:
+        made = training(folder, reader, hint_share=0.4)
+        checkpoints = []
+        for step in (1, 2):
+            made.train_step()
+            checkpoints.append(tmp_path / f"{step}.safetensors")
+            made.save(checkpoints[-1], Provenance.of(made.config, 0, {"buffer": folder / "buffer.h5"}))
+        made.close()
+        for checkpoint, hinted in zip(checkpoints, (20, 0), strict=True):
+            longer = training(folder, reader, hint_share=0.4, steps=50)
+            longer.restore(checkpoint)
+            assert longer.hinted_steps == hinted
+            longer.save(checkpoint, Provenance.of(longer.config, 0, {"buffer": folder / "buffer.h5"}))
+            again = training(folder, reader, hint_share=0.4, steps=100)
+            again.restore(checkpoint)
+            assert again.hinted_steps == 2 * hinted
+            longer.close()
+            again.close()
+
+
+def test_no_teacher_is_asked_for_where_no_batch_has_hints(folder, tmp_path):
+    made = config(folder, hint_share=0.0, steps=2, teacher=tmp_path / "absent")
+    assert distill.run(made, tmp_path).summary["steps"] == 2
+
+
 def test_goes_on_from_another_trainings_network(folder, tmp_path):
     distill.run(config(folder), tmp_path)
     checkpoint = tmp_path / distill.CHECKPOINT

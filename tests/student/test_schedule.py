@@ -68,7 +68,7 @@ def test_a_pace_is_the_mean_of_batches_with_hints_and_without(
     folder, monkeypatch, hinted, expected_s
 ) -> None:
     made = config(folder, hint_weight=1.0, steps=1000, teacher=folder / "teacher.safetensors")
-    monkeypatch.setattr(schedule, "_step_s", lambda training: 4.0 if training.step == 0 else 1.0)
+    monkeypatch.setattr(schedule, "_step_s", lambda training, most_s: 4.0 if training.step == 0 else 1.0)
     with BufferReader(made.buffer) as reader:
         teacher = initial_weights(6, torch.Generator().manual_seed(0))
         found = distillation.Distillation(made, BufferSource([reader], made.validation), [teacher])

@@ -88,7 +88,10 @@ def updates_per_s(config: ControlConfig, seconds: float, repeats: int, seeds: in
         return turns * seeds
 
     work()
-    return median_rate(work, seconds, repeats)
+    found = median_rate(work, seconds, repeats)
+    if isinstance(both, OtherThread):
+        both.close()
+    return found
 
 
 def product_rate(seconds: float, repeats: int) -> float:

@@ -25,8 +25,6 @@ from spikestill.teacher.control.lanes import Both, in_turn
 from spikestill.teacher.control.operations import AdamRule, Layer, PolicyRule
 from spikestill.teacher.control.optimiser import Trained, count, grow, share_of, step
 
-WORTH_WAKING = 1 << 18
-"""Parameters in fp32 that Adam steps in about twice the 60 us in which a thread is woken and waited for."""
 AVERAGE_COST = 8
 """How much longer a step of Adam takes than a target's."""
 
@@ -252,7 +250,7 @@ def learn_critics(
     critics' inputs further, to the encoder that made them, which steps with the critics; None: nothing learned did.
     """
     trained, sizes = state.critics, settings.critic_sizes
-    factor = 2.0 * trained.scale / len(batch.reward_B)
+    factor = o.changing(lambda: 2.0 * trained.scale / len(batch.reward_B))
     inner = both if settings.config.twins == 1 else in_turn
 
     def differentiate(index: int) -> tuple[bool, Any, Any]:
@@ -279,7 +277,7 @@ def worth(o: Any, numbers: int, both: Both) -> Both:
 
     Rounded to fewer bits than fp32 it always does. Each parameter is on its own there, so that this changes no result.
     """
-    return both if o.form.low or numbers >= WORTH_WAKING else in_turn
+    return both if numbers >= o.worth_sharing else in_turn
 
 
 def step_all(o: Any, together: Sequence[Trained], rule: AdamRule, methods: MethodsConfig, both: Both) -> None:
@@ -298,7 +296,8 @@ def step_all(o: Any, together: Sequence[Trained], rule: AdamRule, methods: Metho
 def action_gradient(
     o: Any, state: AgentState, settings: Settings, obs_BS: Any, action_BD: Any, factor: float, both: Both
 ) -> tuple[Any, list[Any]]:
-    """Return (``factor`` times the gradient of Q by the action (B, D), the values of the critics that were asked).
+    """Return (``factor``, a number of the format, times the gradient of Q by the action (B, D), the values of the
+    critics that were asked).
 
     SAC's Q is the smaller of both critics (Haarnoja 2018), DDPG's the first one, of two too (TD3, Fujimoto 2018). Of a
     single critic the batch is cut into halves, one for each thread.

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import llvmlite.binding as llvm
+
+from spikestill.teacher.control.program_kernel import PRODUCT_NAME, VECTOR_NAME
 
 _NAMES = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
 
@@ -52,3 +57,23 @@ def one_thread() -> Iterator[None]:
     finally:
         for put, threads in changed:
             put(threads)
+
+
+@functools.cache
+def compiled_code_calls() -> bool:
+    """Let compiled code call the products that NumPy calls, as :mod:`program_kernel` names them.
+
+    Returns:
+        False where NumPy has another library than OpenBLAS, or one whose integers have 32 bits.
+    """
+    found: dict[str, int | None] = {}
+    for library in _libraries():
+        for kind in "sd":
+            for verb, name in (("gemm", PRODUCT_NAME), ("gemv", VECTOR_NAME)):
+                symbol = f"scipy_cblas_{kind}{verb}64_"
+                if hasattr(library, symbol):
+                    function = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
+                    found.setdefault(name.format(kind), function)
+    for name, address in found.items():
+        llvm.add_symbol(name, address)
+    return len(found) == 4

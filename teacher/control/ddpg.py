@@ -75,8 +75,8 @@ def learn_actor(
     trained, sizes = state.actor, settings.actor_sizes
     net = networks.layers(trained.p_NP[0], sizes)
     action_BD = o.tanh(activations[-1])
-    share = o.scalar(trained.scale / len(obs_BS))
-    g_BD, values = action_gradient(o, state, settings, obs_BS, action_BD, -share, both)
+    share = o.changing(lambda: o.scalar(-trained.scale / len(obs_BS)))
+    g_BD, values = action_gradient(o, state, settings, obs_BS, action_BD, share, both)
     g_BD = o.tanh_backward(g_BD, action_BD)
     networks.backward(o, net, activations, g_BD, networks.layers(trained.g_NP[0], sizes), both=both)
     if count(o, trained, o.finish(trained.g_NP[0]), settings.methods):

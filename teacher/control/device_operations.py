@@ -14,7 +14,7 @@ Axis suffixes as in ``operations.py``; H, W rows and columns, C channels, K = 9 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ class DeviceOperations:
     """
 
     shares = 1
+    worth_sharing = 0
     at_once = None
 
     def __init__(self, form: NumberFormat, device: torch.device) -> None:
@@ -323,6 +324,10 @@ class DeviceOperations:
         """Return ``value`` rounded to the format."""
         with np.errstate(over="ignore"):
             return float(self.form.round(value))
+
+    def changing(self, number: Callable[[], float]) -> float:
+        """Return a number that is another one in every update."""
+        return number()
 
     def mean(self, x_B: Tensor) -> float:
         """Return the mean, summed in fp32 or better, rounded once."""

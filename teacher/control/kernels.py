@@ -41,6 +41,41 @@ def mask(g_BI: Array, active_BI: Array, q: Rounding) -> None:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def outer(g_B: Array, w_I: Array, out_BI: Array) -> None:
+    """Write g w, every number of one times every number of the other."""
+    for b in range(g_B.size):
+        for i in range(w_I.size):
+            out_BI[b, i] = g_B[b] * w_I[i]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def column_sums(x_BO: Array, out_O: Array) -> None:
+    """Write the sums over the batch, in its order and in the storage's type."""
+    out_O[:] = x_BO[0]
+    for b in range(1, x_BO.shape[0]):
+        for o in range(x_BO.shape[1]):
+            out_O[o] += x_BO[b, o]
+
+
+@njit(cache=True, nogil=True)
+def join(x_BI: Array, y_BD: Array, out: Array) -> None:
+    """Write (x, y) side by side, (B, I + D)."""
+    for b in range(x_BI.shape[0]):
+        for i in range(x_BI.shape[1]):
+            out[b, i] = x_BI[b, i]
+        for d in range(y_BD.shape[1]):
+            out[b, x_BI.shape[1] + d] = y_BD[b, d]
+
+
+@njit(cache=True, nogil=True)
+def copy_rows(x: Array, apart: int, out_RC: Array) -> None:
+    """Copy rows that begin ``apart`` numbers one after the other in ``x``, flat."""
+    for r in range(out_RC.shape[0]):
+        for c in range(out_RC.shape[1]):
+            out_RC[r, c] = x[r * apart + c]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def squash(
     head_BO: Array, noise_BD: Array, low: Any, half_width: Any, added: Any, limit: Any, normal_fix: bool,
     softplus_fix: bool, q: Rounding, t_BD: Array, std_BD: Array, u_BD: Array, a_BD: Array, density_B: Array,
@@ -113,6 +148,16 @@ def temporal_difference(value_B: Array, target_B: Array, factor: Any, q: Roundin
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def of_smaller(first_B: Array, second_B: Array, factor: Any, g_first_B: Array, g_second_B: Array) -> None:
+    """Write ``factor`` where a value is the smaller one, the second one's where neither is; else 0."""
+    zero = g_first_B.dtype.type(0)
+    for b in range(first_B.size):
+        smaller = first_B[b] < second_B[b]
+        g_first_B[b] = factor if smaller else zero
+        g_second_B[b] = zero if smaller else factor
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def add(x: Array, y: Array, q: Rounding) -> None:
     """x ← x + y, flat."""
     for i in range(x.size):
@@ -135,11 +180,12 @@ def adam(
     p_P: Array, m_P: Array, w_P: Array, c_P: Array, g_P: Array, beta1: Any, rest1: Any, beta2: Any, rest2: Any,
     step: Any, correction: Any, epsilon: Any, root_form: bool, kahan: bool, q: Rounding,
 ) -> None:  # fmt: skip
-    """Step every parameter, in place; ``c_P`` has no elements without Kahan gradients, ``g_P`` is written over.
+    """Step every parameter, in place; ``c_P`` has no elements without Kahan gradients.
 
     With ``root_form`` (hAdam) ``beta2`` and ``rest2`` are the roots of β₂ and 1 − β₂. Loops over few arrays at a time
     are what the compiler makes vectors of; blocks keep them in the cache.
     """
+    change = np.empty(min(BLOCK, p_P.size), p_P.dtype)
     for begin in range(0, p_P.size, BLOCK):
         end = min(begin + BLOCK, p_P.size)
         p, m, w, g = p_P[begin:end], m_P[begin:end], w_P[begin:end], g_P[begin:end]
@@ -149,19 +195,19 @@ def adam(
             for i in range(end - begin):
                 w[i] = f.second_moment_root(w[i], g[i], beta2, rest2, q)
             for i in range(end - begin):
-                g[i] = f.adam_change(m[i], w[i], step, correction, epsilon, q)
+                change[i] = f.adam_change(m[i], w[i], step, correction, epsilon, q)
         else:
             for i in range(end - begin):
                 w[i] = f.second_moment(w[i], g[i], beta2, rest2, q)
             for i in range(end - begin):
-                g[i] = f.adam_change(m[i], f.square_root(w[i], q), step, correction, epsilon, q)
+                change[i] = f.adam_change(m[i], f.square_root(w[i], q), step, correction, epsilon, q)
         if kahan:
             c = c_P[begin:end]
             for i in range(end - begin):
-                p[i], c[i] = f.changed_kahan(p[i], c[i], g[i], q)
+                p[i], c[i] = f.changed_kahan(p[i], c[i], change[i], q)
         else:
             for i in range(end - begin):
-                p[i] = f.changed(p[i], g[i], q)
+                p[i] = f.changed(p[i], change[i], q)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

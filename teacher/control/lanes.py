@@ -18,6 +18,8 @@ import numpy.typing as npt
 from numba import types
 
 from spikestill.common.compiling import njit
+from spikestill.common.precision.rounding import Rounding
+from spikestill.teacher.control import program_kernel
 
 Both = Callable[[Callable[[int], Any], int], list[Any]]
 """``both(work, n)`` returns [work(0), ..., work(n - 1)], together where there are threads."""
@@ -67,10 +69,13 @@ class OtherThread:
     """A thread that does every second piece of work: a ``Both``, which the work itself must not call.
 
     To wake a thread takes 30 us, and an update of 1.5 ms has four places where one waits for the other. So each stays
-    awake for a moment; the queues alone say what is done.
+    awake for a moment; the queues alone say what is done. From its first program on it waits in compiled code, where no
+    other thread's hold of the interpreter keeps it from its part.
     """
 
     def __init__(self) -> None:
+        self._mail, self._programs_done = np.zeros(program_kernel.LINE, np.int64), 0
+        self._form: tuple[npt.NDArray[Any], Rounding] | None = None
         self._asked: SimpleQueue[Callable[[], list[Any]] | None] = SimpleQueue()
         self._answered: SimpleQueue[list[Any] | BaseException] = SimpleQueue()
         self._asked_1, self._answered_1 = np.zeros(1, np.int64), np.zeros(1, np.int64)
@@ -92,10 +97,29 @@ class OtherThread:
             raise theirs
         return [(theirs if index % 2 else ours)[index // 2] for index in range(number)]
 
+    def run(
+        self,
+        commands: npt.NDArray[np.int64],
+        scalars: npt.NDArray[Any],
+        q: Rounding,
+        turns: npt.NDArray[np.int64],
+    ) -> None:
+        """Do a program's commands with this thread; see :func:`program_kernel.run_both`. All are of one format."""
+        if self._form is None:
+            self._form = np.empty(0, scalars.dtype), q
+            self(lambda _: None, 2)
+        program_kernel.run_both(self._mail, commands, scalars, q, turns)
+
     def _serve(self) -> None:
         np.seterr(all="ignore")  # what overflows in a format is told by the agents
         while True:
-            _await(self._asked_1, self._answered_1[0] + 1)
+            wanted = self._answered_1[0] + 1
+            if self._form is None:
+                _await(self._asked_1, wanted)
+            else:
+                self._programs_done = program_kernel.serve(
+                    self._mail, self._asked_1, wanted, self._programs_done, *self._form
+                )
             work = self._asked.get()
             if work is None:
                 return
@@ -110,4 +134,5 @@ class OtherThread:
     def close(self) -> None:
         """End the thread."""
         self._asked.put(None)
+        self._asked_1 += 1
         self._thread.join()

@@ -34,6 +34,7 @@ from spikestill.teacher.control.encoder import Head, effective, flat_features, p
 from spikestill.teacher.control.lanes import Both, in_turn
 from spikestill.teacher.control.operations import STEP, HostOperations
 from spikestill.teacher.control.optimiser import Trained
+from spikestill.teacher.control.program import Program, can_be_recorded
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 UPDATES = {"sac": sac.update, "ddpg": ddpg.update}
@@ -103,6 +104,8 @@ class FloatLearner:
         self.settings = Settings.of(config, observation, action)
         self.state = new_state(self.o, self.settings, np.random.default_rng(seed))
         self._fragile = self.form.low and self.settings.methods.loss_scaling == "none"
+        self._recorded = can_be_recorded(self.o, self.settings)
+        self._programs: dict[tuple[Any, ...], Program] = {}
 
     def act(
         self, obs_NS: npt.NDArray[np.float32], rng: np.random.Generator | None
@@ -131,13 +134,28 @@ class FloatLearner:
         noise = drawn_noise(self.settings, len(batch.reward_B), rng)
         before = copy.deepcopy(self.state) if self._fragile else self.state
         with np.errstate(all="ignore"):
-            found = update_of(self.settings)(self.o, self.state, self.settings, batch, noise, self.both)
+            found = self._updated(batch, noise)
         self._check(before, batch, noise)
         values, target = self.o.host(found["values"][0]).reshape(-1), self.o.host(found["target"])
-        report = {"q": float(np.mean(values)), "target": float(np.mean(target))}
-        report["loss"] = float(np.mean((values.astype(np.float64) - target) ** 2))
+        # The ufunc's own sums: np.mean takes 5 us for each of them.
+        report = {
+            "q": float(np.add.reduce(values)) / len(values),
+            "target": float(np.add.reduce(target)) / len(target),
+        }
+        difference = values.astype(np.float64) - target
+        report["loss"] = float(difference @ difference) / len(target)
         report |= {name: float(found[name]) for name in ("entropy", "alpha") if name in found}
         return report
+
+    def _updated(self, batch: Batch, noise: Any) -> dict[str, Any]:
+        """Do an update, where it can be by what was written down of one like it; return what it found."""
+        if not self._recorded:
+            return update_of(self.settings)(self.o, self.state, self.settings, batch, noise, self.both)
+        periods = (self.config.actor_period, self.config.target_period)
+        kind = (len(batch.reward_B), *(self.state.updates % period == 0 for period in periods))
+        if kind not in self._programs:
+            self._programs[kind] = Program(self.o, self.state, self.settings, batch, noise)
+        return self._programs[kind](batch, noise, self.both)
 
     def _check(self, before: AgentState, batch: Batch, noise: Any) -> None:
         groups = {name: group for name, group in self.state.groups.items() if name != "temperature"}

@@ -9,7 +9,7 @@ Axis suffixes: B batch, D action numbers, O, I layer outputs and inputs, P param
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,6 +94,8 @@ class HostOperations:
 
     Attributes:
         shares: into how many pieces a loop over parameters is cut, one for each of two threads.
+        worth_sharing: how many parameters Adam steps in about twice the 60 us in which a thread is woken and waited
+            for; rounded to fewer bits than fp32 any number.
         at_once: images that go through convolutions at a time; None: all of a batch.
     """
 
@@ -102,6 +104,7 @@ class HostOperations:
 
     def __init__(self, form: NumberFormat) -> None:
         self.form = form
+        self.worth_sharing = 0 if form.low else 1 << 18
         self.q = form.rounding
         self.real = np.dtype(form.storage).type
         self.watch: list[str] | None = None
@@ -172,7 +175,7 @@ class HostOperations:
     def weight_gradient(self, x_BI: Array, g_BO: Array, into: Layer) -> None:
         """Write xᵀ g and the sum of g over the batch; :meth:`finish` rounds them."""
         np.matmul(x_BI.T, g_BO, out=into.weight_IO)
-        np.add.reduce(g_BO, axis=0, out=into.bias_O)
+        kernels.column_sums(g_BO, into.bias_O)
 
     def finish(self, g_P: Array) -> bool:
         """Round gradients; return True where all are finite."""
@@ -359,6 +362,10 @@ class HostOperations:
         """Return ``value`` rounded to the format."""
         return float(self.array([value])[0])
 
+    def changing(self, number: Callable[[], float]) -> float:
+        """Return a number that is another one in every update."""
+        return number()
+
     def mean(self, x_B: Array) -> float:
         """Return the mean, summed in the storage's type or better, rounded once."""
         return self.scalar(float(np.mean(x_B, dtype=self.real)))
@@ -371,15 +378,8 @@ class HostOperations:
         self, p: Array, m: Array, w: Array, c: Array, g: Array, step: int, scale: float, rule: AdamRule
     ) -> None:
         """Step the parameters, in place; ``step`` counts from 1, ``scale`` is the gradients' own."""
-        real, flat = self.real, [each.reshape(-1) for each in (p, m, w, c, g)]
-        beta2, rest2 = rule.beta2, 1.0 - rule.beta2
-        if rule.root_form:
-            beta2, rest2 = beta2**0.5, rest2**0.5
-        kernels.adam(
-            *flat, real(rule.beta1), real(1.0 - rule.beta1), real(beta2), real(rest2),
-            real(rule.rate / (1.0 - rule.beta1**step)), real((1.0 - rule.beta2**step) ** 0.5),
-            real(self.scalar(rule.scaled_epsilon(scale))), rule.root_form, rule.kahan, self.q,
-        )  # fmt: skip
+        flat = [each.reshape(-1) for each in (p, m, w, c, g)]
+        kernels.adam(*flat, *adam_numbers(self, step, scale, rule), rule.root_form, rule.kahan, self.q)
         self._seen(STEP, p)
 
     def average(self, target: Array, p: Array, tau: float) -> None:
@@ -392,3 +392,16 @@ class HostOperations:
         """Move the target's weights towards ``p`` by Kahan momentum, in place."""
         kernels.average_kahan(total, c, target, p, self.real(tau), self.real(scale), self.q)
         self._seen("Kahan momentum", total)
+
+
+def adam_numbers(o: HostOperations, step: int, scale: float, rule: AdamRule) -> list[Any]:
+    """Return the numbers that :func:`kernels.adam` takes: β₁, 1 − β₁, β₂, 1 − β₂ (their roots in hAdam), the step size,
+    the correction of the second moment, ε."""
+    beta2, rest2 = rule.beta2, 1.0 - rule.beta2
+    if rule.root_form:
+        beta2, rest2 = beta2**0.5, rest2**0.5
+    found = (
+        rule.beta1, 1.0 - rule.beta1, beta2, rest2, rule.rate / (1.0 - rule.beta1**step),
+        (1.0 - rule.beta2**step) ** 0.5, o.scalar(rule.scaled_epsilon(scale)),
+    )  # fmt: skip
+    return [o.real(each) for each in found]

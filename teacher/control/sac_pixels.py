@@ -103,7 +103,7 @@ def update(
         seen = sac.Seen(actor.features_BZ, critic.features_BZ, learn)
         found |= sac.learn_actor(o, state, settings, seen, o.array(noise.now_BD), both)
     end_update(o, state, settings, both)
-    return found
+    return sac.learn_temperature(o, state, settings, found)
 
 
 def encoder_of(state: AgentState, settings: Settings) -> tuple[EncoderRule, Trained]:

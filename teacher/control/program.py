@@ -38,7 +38,7 @@ from spikestill.teacher.control.optimiser import COUNTERS, count, grow
 
 Array = npt.NDArray[Any]
 FEWEST = 4
-"""Transitions of a batch: NumPy calls other functions than these for products of a single row, and DDPG takes halves."""
+"""Transitions of a batch: NumPy has other functions for products of a single row, and DDPG takes halves."""
 
 
 def can_be_recorded(o: Any, settings: Settings) -> bool:

@@ -43,13 +43,15 @@ from spikestill.common.training import (
 )
 from spikestill.configs.control import PIXELS, ControlConfig
 from spikestill.configs.loading import plain
+from spikestill.teacher.control.actor_critic import Settings
 from spikestill.teacher.control.blas import one_thread
 from spikestill.teacher.control.environment import SimulationDivergedError
 from spikestill.teacher.control.flops import flops
 from spikestill.teacher.control.frame_replay import FrameReplay
 from spikestill.teacher.control.lanes import Both, OtherThread, in_turn, quick_turns
-from spikestill.teacher.control.learner import DivergedError, Learner, make_learner
+from spikestill.teacher.control.learner import DivergedError, Learner, make_learner, operations_of
 from spikestill.teacher.control.play import joined, play_games, within
+from spikestill.teacher.control.program import can_be_recorded
 from spikestill.teacher.control.replay import Replay
 
 CHECKPOINT = RESUMED_FROM["teach"]
@@ -57,7 +59,7 @@ SCHEMA = "spikestill.control-checkpoint"
 # Options that may differ between a run and its resumption.
 FREE_OPTIONS = ("checkpoint_minutes", "steps", "threads", "device", "evaluation_period", "evaluation_games")
 WORTH_SPREADING = 1e8
-"""Floating-point operations of an update from which a second thread pays (benchmarks.control_seeds)."""
+"""Floating-point operations of an update that is not done as a program, from which a second thread pays."""
 SHOWN_STEPS = 500
 """Agent steps of every seed between two looks at the user's wish to stop, at most."""
 
@@ -196,14 +198,17 @@ def make_replay(config: ControlConfig, observation: int, action: int) -> Replay 
 def spread(config: ControlConfig) -> tuple[bool, int]:
     """Return whether one agent's work is spread over two threads, and on how many threads seeds train.
 
-    Between products Python holds its interpreter's lock. Where products are small threads wait for it, and one thread
-    does an agent's work, or that of all seeds in turn, faster than two.
+    A program does without the interpreter. Else Python holds its lock between products: where those are small threads
+    wait for it, and one thread does an agent's work, or that of all seeds in turn, faster than two.
     """
     spec, threads = environment(config.environment.game), config.threads or cores()
     assert isinstance(spec.actions, Box)
     observation = 0 if config.from_pixels else sum(math.prod(field.shape) for field in spec.fields)
-    if config.precision not in FIXED and flops(config, observation, spec.actions.shape[0]) < WORTH_SPREADING:
-        return False, 1
+    sizes = observation, spec.actions.shape[0]
+    if config.precision not in FIXED and flops(config, *sizes) < WORTH_SPREADING:
+        host = config.device == "cpu"
+        if not (host and can_be_recorded(operations_of(config), Settings.of(config, *sizes))):
+            return False, 1
     return config.seeds == 1 and threads > 1 and config.device == "cpu", max(1, min(threads, config.seeds))
 
 

@@ -46,6 +46,9 @@ def config_of(game="cartpole_swingup", **options):
     return ControlConfig(environment=EnvironmentConfig(game=game), **(small | options))
 
 
+NOISY = {"algorithm": "ddpg", "target_noise": 0.2, "hidden": (64, 64), "batch_size": 64}
+
+
 @pytest.fixture
 def every_agent_spread(monkeypatch):
     """Agents as small as those of these tests would take one thread."""
@@ -130,8 +133,10 @@ def test_the_number_of_threads_changes_nothing(tmp_path, options, every_agent_sp
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ({"hidden": (64, 64), "batch_size": 64}, (False, 1)),
-        ({"hidden": (64, 64), "batch_size": 64, "seeds": 3}, (False, 1)),
+        (NOISY, (False, 1)),
+        (NOISY | {"seeds": 3}, (False, 1)),
+        (NOISY | {"target_noise": 0.0}, (True, 1)),
+        (NOISY | {"target_noise": 0.0, "seeds": 3}, (False, 2)),
         ({"hidden": (256, 256), "batch_size": 256}, (True, 1)),
         ({"hidden": (256, 256), "batch_size": 256, "seeds": 3}, (False, 2)),
         ({"hidden": (256, 256), "batch_size": 256, "threads": 1}, (False, 1)),
@@ -140,7 +145,7 @@ def test_the_number_of_threads_changes_nothing(tmp_path, options, every_agent_sp
         ({"game": "cartpole_swingup_pixels", "precision": "fp16"}, (True, 1)),
     ],
 )
-def test_a_small_agent_is_not_spread_over_threads(options, wanted):
+def test_a_small_agent_is_spread_over_threads_where_they_need_no_interpreter(options, wanted):
     assert teach.spread(config_of(**options)) == wanted
 
 

@@ -74,7 +74,10 @@ def updates_per_s(agent: str, seeds: int, seconds: float) -> float:
             return TURN * seeds
 
         work()
-        return median_rate(work, seconds, 1)
+        found = median_rate(work, seconds, 1)
+    if isinstance(both, OtherThread):
+        both.close()
+    return found
 
 
 def alone(agent: str, seconds: float) -> float:

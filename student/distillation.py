@@ -494,7 +494,8 @@ class Distillation:
         counters = {
             "step": self.step, "rng": self.rng.bit_generator.state, "shares": self.shares,
             "precision": self.format.name, "loss_scale": dataclasses.astuple(self.scale), "skipped": self.skipped,
-            "fitted": self.fitted, "pruned": self.pruned, "hints_over": self.step >= self.hinted_steps,
+            "fitted": self.fitted, "pruned": self.pruned,
+            "hints_over": self.config.hint_share < 1.0 and self.step >= self.hinted_steps,
         }  # fmt: skip
         write_checkpoint(path, SCHEMA, tensors, counters, plain(self.config), provenance)
         self.resumable = True

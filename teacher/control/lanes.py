@@ -75,6 +75,7 @@ class OtherThread:
 
     def __init__(self) -> None:
         self._mail, self._programs_done = np.zeros(program_kernel.LINE, np.int64), 0
+        self._turns = np.zeros(2 * program_kernel.LINE, np.int64)
         self._form: tuple[npt.NDArray[Any], Rounding] | None = None
         self._asked: SimpleQueue[Callable[[], list[Any]] | None] = SimpleQueue()
         self._answered: SimpleQueue[list[Any] | BaseException] = SimpleQueue()
@@ -86,8 +87,9 @@ class OtherThread:
         """Return [work(0), ..., work(number - 1)], or raise what a piece of it raised."""
         if number < 2:
             return in_turn(work, number)
-        self._asked.put(lambda: [work(index) for index in range(1, number, 2)])
+        # The count first: who sees it waits for the work, and who does not would never look.
         self._asked_1 += 1
+        self._asked.put(lambda: [work(index) for index in range(1, number, 2)])
         try:
             ours = [work(index) for index in range(0, number, 2)]
         finally:
@@ -97,18 +99,16 @@ class OtherThread:
             raise theirs
         return [(theirs if index % 2 else ours)[index // 2] for index in range(number)]
 
-    def run(
-        self,
-        commands: npt.NDArray[np.int64],
-        scalars: npt.NDArray[Any],
-        q: Rounding,
-        turns: npt.NDArray[np.int64],
-    ) -> None:
+    def run(self, commands: npt.NDArray[np.int64], scalars: npt.NDArray[Any], q: Rounding) -> None:
         """Do a program's commands with this thread; see :func:`program_kernel.run_both`. All are of one format."""
         if self._form is None:
-            self._form = np.empty(0, scalars.dtype), q
+            form = np.empty(0, scalars.dtype), q
+            # Compiled here, where an error is told and a key is heard: the other thread would be waited for.
+            program_kernel.serve(np.zeros_like(self._mail), np.zeros(1, np.int64), 0, 0, *form)
+            self._form = form
             self(lambda _: None, 2)
-        program_kernel.run_both(self._mail, commands, scalars, q, turns)
+        assert (self._form[0].dtype, self._form[1]) == (scalars.dtype, q)
+        program_kernel.run_both(self._mail, commands, scalars, q, self._turns)
 
     def _serve(self) -> None:
         np.seterr(all="ignore")  # what overflows in a format is told by the agents
@@ -133,6 +133,6 @@ class OtherThread:
 
     def close(self) -> None:
         """End the thread."""
-        self._asked.put(None)
         self._asked_1 += 1
+        self._asked.put(None)
         self._thread.join()

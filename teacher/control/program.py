@@ -37,17 +37,16 @@ from spikestill.teacher.control.operations import (
 from spikestill.teacher.control.optimiser import COUNTERS, count, grow
 
 Array = npt.NDArray[Any]
+NO_TURNS = np.zeros(0, np.int64)
 FEWEST = 4
-"""Transitions of a batch: NumPy has other functions for products of a single row, and DDPG takes halves."""
+"""Transitions of a batch: NumPy has other functions for products of one row or column, and DDPG takes halves."""
 
 
 def can_be_recorded(o: Any, settings: Settings) -> bool:
     """Return whether an agent's updates can be written down."""
-    if (
-        not isinstance(o, HostOperations)
-        or settings.encoder is not None
-        or settings.config.batch_size < FEWEST
-    ):
+    if not isinstance(o, HostOperations) or settings.encoder is not None:
+        return False
+    if settings.config.batch_size < FEWEST or 1 in (settings.observation, *settings.config.hidden):
         return False
     scaling = "compound" if o.form.low else "none"
     drawn = settings.config.algorithm == "ddpg" and settings.config.target_noise
@@ -336,6 +335,8 @@ class Program:
     def __init__(
         self, o: HostOperations, state: AgentState, settings: Settings, batch: Batch, noise: Noise
     ) -> None:
+        if not compiled_code_calls():
+            raise RuntimeError("compiled code cannot call this NumPy's products")
         self._o, self._state, self._settings, self._q = o, state, settings, o.q
         recorder = Recorder(o, state, (*batch, *noise))
         learn = sac.learn_networks if settings.config.algorithm == "sac" else ddpg.update
@@ -346,7 +347,6 @@ class Program:
         self._stepped = {name: recorder.finite[name] for name in state.groups if name in recorder.stepped}
         self._commands = np.array(recorder.commands, np.int64)
         self._scalars = np.array(recorder.scalars, o.real)
-        self._turns = np.zeros(2 * pk.LINE, np.int64)
 
     def __call__(self, batch: Batch, noise: Noise, both: Both) -> dict[str, Any]:
         """Do the update; return what it found, which the next one writes over."""
@@ -357,11 +357,10 @@ class Program:
         for at, numbers in self._changed:
             found = numbers()
             self._scalars[at : at + len(found)] = found
-        program = (self._commands, self._scalars, self._q, self._turns)
         if isinstance(both, OtherThread):
-            both.run(*program)
+            both.run(self._commands, self._scalars, self._q)
         else:
-            pk.run(*program, 0, 1)
+            pk.run(self._commands, self._scalars, self._q, NO_TURNS, 0, 1)
         for name, finite_N in self._stepped.items():
             group = state.groups[name]
             if count(o, group, bool(finite_N.all()), settings.methods):
@@ -372,13 +371,15 @@ class Program:
 
 @contextlib.contextmanager
 def _counters_kept(state: AgentState) -> Iterator[None]:
-    """Leave what is counted of an update as it is, and far from where a loss scale doubles."""
+    """Leave what is counted of an update as it is, and where no loss scale doubles."""
     groups, updates = state.groups.values(), state.updates
     before = [{name: getattr(group, name) for name in COUNTERS} for group in groups]
     for group in groups:
-        group.good = 0
-    yield
-    state.updates = updates
-    for group, counters in zip(groups, before, strict=True):
-        for name, value in counters.items():
-            setattr(group, name, value)
+        group.good = -1
+    try:
+        yield
+    finally:
+        state.updates = updates
+        for group, counters in zip(groups, before, strict=True):
+            for name, value in counters.items():
+                setattr(group, name, value)

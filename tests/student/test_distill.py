@@ -137,6 +137,18 @@ def test_hints_that_are_over_do_not_come_back_with_more_steps(folder, tmp_path):
             again.close()
 
 
+def test_a_training_with_hints_throughout_keeps_them_with_more_steps(folder, tmp_path):
+    with BufferReader(folder / "buffer.h5") as reader:
+        made = training(folder, reader, hint_share=1.0, steps=1)
+        made.train_step()
+        made.save(tmp_path / "checkpoint", Provenance.of(made.config, 0, {"buffer": folder / "buffer.h5"}))
+        longer = training(folder, reader, hint_share=1.0, steps=7)
+        longer.restore(tmp_path / "checkpoint")
+        assert longer.hinted_steps == 7
+        made.close()
+        longer.close()
+
+
 def test_no_teacher_is_asked_for_where_no_batch_has_hints(folder, tmp_path):
     made = config(folder, hint_share=0.0, steps=2, teacher=tmp_path / "absent")
     assert distill.run(made, tmp_path).summary["steps"] == 2

@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 
+from spikestill.teacher.control import lanes
 from spikestill.teacher.control import learner as learners
 from spikestill.teacher.control.actor_critic import Batch
 from spikestill.teacher.control.blas import compiled_code_calls, one_thread
@@ -93,6 +94,39 @@ def test_a_program_gives_what_its_operations_give_bit_for_bit(agent, precision, 
         assert not any(group.skipped for group in groups)
 
 
+def test_a_loss_scale_that_doubles_with_every_update_does_so(monkeypatch):
+    config = config_of(precision="fp16", methods={"loss_scale_period": 1}, algorithm="sac")
+    plain, program = one_by_one(monkeypatch, config), FloatLearner(config, S, D, 0)
+    first = plain.state.critics.scale
+    assert trained(plain, 0, 4, config.batch_size) == trained(program, 0, 4, config.batch_size)
+    assert program._programs
+    same(plain.arrays(), program.arrays())
+    assert plain.state.critics.scale > first
+
+
+def test_an_error_while_the_other_thread_s_part_is_compiled_is_told(other, monkeypatch):
+    def fails(*_):
+        raise MemoryError("no room for the kernel")
+
+    config = config_of(precision="fp32", methods={}, algorithm="ddpg")
+    learner = FloatLearner(config, S, D, 0, other)
+    with monkeypatch.context() as patched:
+        patched.setattr(lanes.program_kernel, "serve", fails)
+        with pytest.raises(MemoryError, match="no room"):
+            trained(learner, 0, 1, config.batch_size)
+    assert len(trained(learner, 0, 1, config.batch_size)) == 1
+
+
+def test_programs_of_another_format_are_refused_on_the_same_thread(other):
+    first, second = (
+        FloatLearner(config_of(precision=precision, methods={}, algorithm="ddpg"), S, D, 0, other)
+        for precision in ("fp32", "fp64")
+    )
+    trained(first, 0, 1, 16)
+    with pytest.raises(AssertionError):
+        trained(second, 0, 1, 16)
+
+
 def test_it_goes_on_from_a_checkpoint_in_the_arrays_that_it_knows(other, monkeypatch):
     config = config_of(precision="fp16", methods=HASTY, algorithm="ddpg")
     whole, resumed = FloatLearner(config, S, D, 0, in_turn), FloatLearner(config, S, D, 1, other)
@@ -120,15 +154,19 @@ def test_two_programs_and_other_work_take_turns_on_one_thread(other, monkeypatch
         {"algorithm": "sac", "precision": "fp16", "methods": {"loss_scaling": "amp"}},
         {"algorithm": "sac", "precision": "bf16", "methods": {"loss_scaling": "none"}},
         {"algorithm": "ddpg", "batch_size": 1},
+        {"algorithm": "sac", "hidden": (5, 1)},
     ],
-    ids=["noise drawn on the way", "amp", "no scale in few bits", "one transition"],
+    ids=["noise drawn on the way", "amp", "no scale in few bits", "one transition", "one unit"],
 )
 def test_what_a_program_cannot_do_is_done_one_by_one(options):
     options = {"precision": "fp32", "methods": {}} | options
     learner = FloatLearner(config_of(**options), S, D, 0)
     assert not can_be_recorded(learner.o, learner.settings)
     plain = FloatLearner(
-        config_of(**options | {"target_noise": 0.0, "batch_size": 4, "methods": {}}), S, D, 0
+        config_of(**options | {"target_noise": 0.0, "batch_size": 4, "methods": {}, "hidden": (8, 8)}),
+        S,
+        D,
+        0,
     )
     assert can_be_recorded(plain.o, plain.settings)
 

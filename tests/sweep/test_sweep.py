@@ -368,7 +368,7 @@ def test_a_sweep_whose_head_is_gone_saves_and_writes_its_table(tmp_path, all_of_
             for each, parent, _ in processes():
                 if parent == process.pid and "gcs_server" in Path(f"/proc/{each}/comm").read_text():
                     os.kill(each, signal.SIGKILL)
-        process.wait(timeout=60)
+        process.wait(timeout=150)
     error = (tmp_path / "sweep.log").read_text()
     assert process.returncode == 1
     assert re.search(r"the head of the Ray cluster, \S+:\d+, does not answer any more .*refused", error)

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import types
 
 from spikestill.common.compiling import njit
 from spikestill.common.precision.rounding import Rounding
 from spikestill.teacher.control import program_kernel
+from spikestill.teacher.control.program_kernel import give_way
 
 Both = Callable[[Callable[[int], Any], int], list[Any]]
 """``both(work, n)`` returns [work(0), ..., work(n - 1)], together where there are threads."""
@@ -29,8 +29,6 @@ LOOKS = 500
 TURN_S = 1e-4
 """How long a thread waits for the interpreter's lock before it asks for it."""
 
-_give_way = types.ExternalFunction("sched_yield", types.int32())
-
 
 @njit(cache=True, nogil=True)
 def _await(count_1: npt.NDArray[np.int64], wanted: int) -> None:
@@ -38,7 +36,7 @@ def _await(count_1: npt.NDArray[np.int64], wanted: int) -> None:
     for _ in range(LOOKS):
         if count_1[0] >= wanted:
             return
-        _give_way()
+        give_way()
 
 
 @contextlib.contextmanager

@@ -41,7 +41,8 @@ ROW_MAJOR, AS_IT_IS, TRANSPOSED, COLUMN_MAJOR = 101, 111, 112, 102
 PRODUCT_NAME, VECTOR_NAME = "spikestill_{}gemm", "spikestill_{}gemv"
 """By which ``blas.py`` names NumPy's own functions, for fp32 (s) and fp64 (d)."""
 
-_give_way = types.ExternalFunction("sched_yield", types.int32())
+give_way = types.ExternalFunction("sched_yield", types.int32())
+"""Give the core away, for a moment, to whoever asks for it."""
 _rest = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 
@@ -134,7 +135,7 @@ def _meet(turns: Array, lane: int) -> None:
         for _ in range(LOOKS):
             if _published(turns, (1 - lane) * LINE) >= wanted:
                 return
-        _give_way()
+        give_way()
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -307,6 +308,6 @@ def serve(mail: Array, asked_1: Array, wanted: int, done: int, like: Array, q: R
         else:
             idle += 1
             if idle < AWAKE:
-                _give_way()
+                give_way()
             else:
                 _rest(REST_US if idle < AWAKE + RESTS else LONG_REST_US)

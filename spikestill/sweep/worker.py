@@ -153,6 +153,7 @@ def _run(job: Job, root: Path, folder: Path, lock: int) -> tuple[int, str, bool]
         process = subprocess.Popen(
             [sys.executable, "-m", "spikestill.sweep.child", str(os.getpid()), ",".join(map(str, numbers)), *job.words],
             stdin=subprocess.DEVNULL, stdout=output, stderr=log, env=os.environ | threads, pass_fds=(lock,),
+            start_new_session=True,  # Ray's node, ending, kills the group of this process
         )  # fmt: skip
         asked = False
         try:

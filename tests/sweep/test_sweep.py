@@ -24,8 +24,9 @@ pytest.importorskip("ray", reason="needs Ray: pip install 'spikestill[sweep]'")
 from spikestill.cli import main
 from spikestill.common.errors import UserError
 from spikestill.configs.sweep import SweepConfig, load_sweep
-from spikestill.sweep.cluster import check_answers, joined
+from spikestill.sweep.cluster import joined
 from spikestill.sweep.plan import needs, plan
+from spikestill.sweep.ray_driver import check_answers
 from spikestill.sweep.schedule import Sweep
 from spikestill.sweep.worker import Job, attempts, not_run, run_stage, share_of_cores
 from tests.sweep.running import begun, command, sweeping
@@ -335,11 +336,10 @@ def descendants(process):
 def test_a_cluster_of_a_sweeps_own_hears_no_signal_to_its_group_and_ends_with_it():
     before = {each for each, _, _ in processes()}
     with joined(None, 15.0):
-        begun_now = [(each, session) for each, parent, session in processes()
-                     if parent == os.getpid() and each not in before]  # fmt: skip
-        assert len(begun_now) >= 2
-        assert os.getsid(0) not in {session for _, session in begun_now}
-    assert not {each for each, _ in begun_now} & {each for each, _, _ in processes()}
+        begun_now = set(descendants(os.getpid())) - before
+        assert len(begun_now) >= 3
+        assert os.getsid(0) not in {session for each, _, session in processes() if each in begun_now}
+    assert not begun_now & {each for each, _, _ in processes()}
 
 
 STUDENT = """
@@ -352,8 +352,15 @@ options:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the head in /proc")
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("all_of_it", [False, True], ids=["the head killed", "every process ended"])
-def test_a_sweep_whose_head_is_gone_saves_and_writes_its_table(tmp_path, all_of_it):
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        pytest.param(signal.SIGKILL, "refused", id="the head killed"),
+        pytest.param(signal.SIGSTOP, "no answer in 6", id="the head hung", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, "refused", id="every process ended"),
+    ],
+)
+def test_a_sweep_whose_head_is_gone_saves_and_writes_its_table(tmp_path, how, why):
     (tmp_path / "recipe.yaml").write_text(STUDENT)
     with sweeping(tmp_path, "--answer_s", "1") as process:
         deadline = time.monotonic() + 120
@@ -361,17 +368,14 @@ def test_a_sweep_whose_head_is_gone_saves_and_writes_its_table(tmp_path, all_of_
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        if all_of_it:  # as by a scheduler, or the end of a service
-            for each in [process.pid, *descendants(process.pid)]:
-                os.kill(each, signal.SIGTERM)
-        else:
-            for each, parent, _ in processes():
-                if parent == process.pid and "gcs_server" in Path(f"/proc/{each}/comm").read_text():
-                    os.kill(each, signal.SIGKILL)
+        everything = how == signal.SIGTERM  # as by a scheduler, or the end of a service
+        for each in [process.pid, *descendants(process.pid)]:
+            if everything or "gcs_server" in Path(f"/proc/{each}/comm").read_text():
+                os.kill(each, how)
         process.wait(timeout=150)
     error = (tmp_path / "sweep.log").read_text()
     assert process.returncode == 1
-    assert re.search(r"the head of the Ray cluster, \S+:\d+, does not answer any more .*refused", error)
+    assert re.search(r"the head of the Ray cluster, \S+:\d+, does not answer any more .*" + why, error)
     (saved,) = tmp_path.glob("run/stages/distill-*/distill-checkpoint.safetensors")
     assert begun(saved.parent) == 1
     document = json.loads((tmp_path / "run" / "sweep.json").read_text())

@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
+from spikestill.common.awake import AwakeThread
 from spikestill.common.compiling import njit
 from spikestill.common.precision import fixed_adam
 from spikestill.common.precision.fixed import (
@@ -42,6 +42,12 @@ _compiled = njit(nogil=True, cache=True, error_model="numpy")
 _LIMIT = 1 << 47
 WORTH_SHARING = 1_000_000
 """Multiply-adds from which handing half to another thread (some 20 us) pays."""
+LOOKS = 5000
+"""How often a thread looks for work before it sleeps, 1 ms or more: longer than an update goes without any."""
+MOVING, DIVIDING, STEPPING = 16, 32, 64
+"""Multiply-adds that take as long as to move, to quantise and to step a number."""
+TILE = 16
+"""Rows that are transposed at a time: a cache line."""
 NO_BIAS = np.zeros(0, np.int32)
 NO_MASK = np.zeros((0, 0), np.int32)
 _limit = 0
@@ -60,8 +66,9 @@ def at_most(threads: int) -> Iterator[None]:
 
 
 @functools.cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(cores(), "fixed-point")
+def _free() -> list[AwakeThread]:
+    """Return the threads that have no work: at first one for each core but the caller's."""
+    return [AwakeThread(LOOKS) for _ in range(cores() - 1)]
 
 
 def _share(rows: int, step: int, cost: int, work: Callable[[int, int], Any]) -> list[Any]:
@@ -73,30 +80,40 @@ def _share(rows: int, step: int, cost: int, work: Callable[[int, int], Any]) -> 
         cost: multiply-adds, or as much work.
         work: of a part.
     """
-    threads = _limit or cores()
-    size = max(step, -(-rows // threads // step) * step) if cost >= WORTH_SHARING else rows
-    parts = [(first, min(first + size, rows)) for first in range(0, rows, size)]
-    if len(parts) < 2:
-        return [work(0, rows)]
-    futures = [_pool().submit(work, *part) for part in parts[1:]]
-    return [work(*parts[0]), *(future.result() for future in futures)]
+    others: list[AwakeThread] = []
+    if cost >= WORTH_SHARING:
+        with contextlib.suppress(IndexError):  # another caller has the rest
+            while len(others) < min(_limit or cores(), -(-rows // step)) - 1:
+                others.append(_free().pop())
+    threads = len(others) + 1
+    size = -(-rows // threads // step) * step
+    parts = [(first, min(first + size, rows)) for first in range(0, rows, size)] or [(0, 0)]
+    asked = others[: len(parts) - 1]
+    for other, part in zip(asked, parts[1:], strict=True):
+        other.ask(functools.partial(work, *part))
+    found = [work(*parts[0]), *(other.answer() for other in asked)]
+    # Not after an error, which leaves answers that nobody fetched.
+    _free().extend(others)
+    return found
 
 
 @_compiled
-def _transpose(matrix_PQ: Any, out_QO: Any) -> None:
-    """Write the transpose into the first columns of ``out_QO``; the others, padding, become 0."""
+def _transpose(matrix_PQ: Any, out_QO: Any, first: int, last: int) -> None:
+    """Write the transpose of rows into columns of ``out_QO``; with the last row its padding becomes 0."""
     rows, columns = matrix_PQ.shape
-    out_QO[:, rows:] = 0
-    for first in range(0, rows, 16):
+    if last == rows:
+        out_QO[:, rows:] = 0
+    for begin in range(first, last, TILE):
         for q in range(columns):
-            for p in range(first, min(first + 16, rows)):
+            for p in range(begin, min(begin + TILE, last)):
                 out_QO[q, p] = matrix_PQ[p, q]
 
 
 def _transposed(matrix_PQ: Int32) -> Int32:
-    out = np.empty((matrix_PQ.shape[1], padded(matrix_PQ.shape[0])), np.int32)
-    _transpose(matrix_PQ, out)
-    return out
+    out_QO = np.empty((matrix_PQ.shape[1], padded(matrix_PQ.shape[0])), np.int32)
+    work = functools.partial(_transpose, matrix_PQ, out_QO)
+    _share(len(matrix_PQ), TILE, MOVING * matrix_PQ.size, work)
+    return out_QO
 
 
 def _widened(matrix_KO: Int32) -> Int32:
@@ -252,7 +269,11 @@ def quantise(activation: Int32, affine: Affine) -> tuple[Int32, int]:
     """Return (q - z, how many q were saturated)."""
     out = np.empty_like(activation)
     up, divisor = 16 + max(0, -affine.exponent), affine.mantissa << max(0, affine.exponent)
-    return out, int(_quantise(activation, up, divisor, affine.zero, out))
+
+    def work(first: int, last: int) -> int:
+        return int(_quantise(activation[first:last], up, divisor, affine.zero, out[first:last]))
+
+    return out, sum(_share(len(activation), 1, DIVIDING * activation.size, work))
 
 
 def extremes(activation: Int32) -> tuple[int, int]:
@@ -266,7 +287,7 @@ def adam(
     """Return (weight, m, v, values saturated): :func:`fixed_adam.step`."""
     out_3N = np.empty((3, len(weight_N)), np.int32)
     clipped = _share(
-        len(weight_N), 1024, 64 * len(weight_N),
+        len(weight_N), 1024, STEPPING * len(weight_N),
         lambda first, last: fixed_adam.fast_step(
             weight_N, m_N, v_N, gradient_N, alpha, rule, key, out_3N, first, last
         ),
@@ -277,5 +298,6 @@ def adam(
 def approach(target_N: Int32, weight_N: Int32, tau: int) -> Int32:
     """Return the moved target network: :func:`fixed_adam.approach`."""
     out_N = np.empty_like(target_N)
-    fixed_adam.fast_approach(target_N, weight_N, tau, out_N, 0, len(target_N))
+    work = functools.partial(fixed_adam.fast_approach, target_N, weight_N, tau, out_N)
+    _share(len(target_N), 1024, MOVING * len(target_N), work)
     return out_N

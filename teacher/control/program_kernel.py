@@ -15,6 +15,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from spikestill.common.awake import give_way
 from spikestill.common.compiling import njit
 from spikestill.common.precision.rounding import Rounding, round_all
 from spikestill.teacher.control import kernels
@@ -41,8 +42,6 @@ ROW_MAJOR, AS_IT_IS, TRANSPOSED, COLUMN_MAJOR = 101, 111, 112, 102
 PRODUCT_NAME, VECTOR_NAME = "spikestill_{}gemm", "spikestill_{}gemv"
 """By which ``blas.py`` names NumPy's own functions, for fp32 (s) and fp64 (d)."""
 
-give_way = types.ExternalFunction("sched_yield", types.int32())
-"""Give the core away, for a moment, to whoever asks for it."""
 _rest = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 

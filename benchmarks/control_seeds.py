@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.control import D, S, batch_of
 from benchmarks.measurement import finish, in_a_process, median_rate, stand_in
-from spikestill.common.precision import fixed_fast
+from spikestill.common.precision import sharing
 from spikestill.common.processor import cores, keep_freed_memory
 from spikestill.configs.control import ControlConfig
 from spikestill.configs.environment import EnvironmentConfig
@@ -66,7 +66,7 @@ def updates_per_s(agent: str, seeds: int, seconds: float) -> float:
         ThreadPoolExecutor(workers, initializer=lambda: np.seterr(all="ignore")) as pool,
         one_thread(),
         quick_turns(),
-        fixed_fast.at_most(threads_each(config)),
+        sharing.at_most(threads_each(config)),
     ):
 
         def work() -> int:
@@ -90,7 +90,7 @@ def alone(agent: str, seconds: float) -> float:
         learner.update(batch, rng)
         return 1
 
-    with one_thread(), fixed_fast.at_most(1):
+    with one_thread(), sharing.at_most(1):
         work()
         return median_rate(work, seconds, 1)
 

@@ -67,10 +67,11 @@ class AwakeThread:
             if work is None:
                 return
             try:
-                found = None, work()
+                found = work()
             except BaseException as error:
-                found = error, None
-            self._answered.put(found)
+                self._answered.put((error, None))
+            else:
+                self._answered.put((None, found))
             self._answered_1 += 1
 
     def close(self) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -103,12 +102,14 @@ def multiply(stream_SK: Any, right_KO: Any, out_SO: Any) -> None:
             _multiply_row(stream_SK, right_KO, out_SO, row, column)
 
 
-def padded(outputs: int) -> int:
-    """Return ``outputs`` rounded up to a multiple of :data:`WIDTH`."""
-    return -(-outputs // WIDTH) * WIDTH
-
-
-def fits(stream: npt.NDArray[np.int32], right: npt.NDArray[np.int32], terms: int) -> bool:
-    """Return True where no sum of ``terms`` products of their elements, rounded, can leave 64 bits."""
-    largest = [max(int(x.max(initial=0)), -int(x.min(initial=0))) for x in (stream, right)]
-    return terms * largest[0] * largest[1] < 1 << 62
+@njit(nogil=True, cache=True)
+def fits(stream_SK: Any, right_KO: Any) -> bool:
+    """Return True where no sum of K products of their elements, rounded, can leave 64 bits."""
+    largest = np.int64(0), np.int64(0)
+    for s in range(stream_SK.shape[0]):
+        for k in range(stream_SK.shape[1]):
+            largest = max(largest[0], abs(np.int64(stream_SK[s, k]))), largest[1]
+    for k in range(right_KO.shape[0]):
+        for o in range(right_KO.shape[1]):
+            largest = largest[0], max(largest[1], abs(np.int64(right_KO[k, o])))
+    return largest[0] * largest[1] <= ((np.int64(1) << 62) - 1) // stream_SK.shape[1]

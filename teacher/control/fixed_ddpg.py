@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ from spikestill.common.precision.fixed_adam import (
 )
 from spikestill.common.precision.fixed_words import DISCOUNT_FRACTION, DRAWS, NOISE_FRACTION
 from spikestill.common.precision.names import LARGEST_BATCH
+from spikestill.common.precision.sharing import share
 from spikestill.configs.fixed_point import FixedPointConfig, Formats
 from spikestill.teacher.control import fixed_network
 from spikestill.teacher.control.fixed_network import Arithmetic, Trace
@@ -44,6 +45,8 @@ ACTING = "acting"
 """Where the actor's pass that chooses an action saturates: what enters, layers, 16-bit activations."""
 PLACES = (*UPDATING, ACTING)
 
+ROWS = 4
+"""Rows of a batch that a thread passes are a multiple of it, as the product's blocks are."""
 MOST_INPUTS = 1 << 16
 """Of observations and actions of a file."""
 POWERS = ("powers.0", "powers.1")
@@ -304,6 +307,46 @@ class _Words(NamedTuple):
     next_obs_BS: Int32
 
 
+class _Passes:
+    """Passes of some rows of a batch, and what they met.
+
+    Attributes:
+        seen: a network and the least and largest activation at each layer's input, int64 (L, 2), of each pass before
+            the quantisation delay.
+        lost: values saturated, by place.
+    """
+
+    def __init__(
+        self, state: FixedState, arithmetic: Arithmetic, sites: Mapping[str, tuple[Affine | None, ...]]
+    ) -> None:
+        self._state, self._arithmetic, self._sites = state, arithmetic, sites
+        self.seen: list[tuple[str, npt.NDArray[np.int64]]] = []
+        self.lost = dict.fromkeys(UPDATING, 0)
+
+    def forward(self, network: str, flat_N: Int32, x_BQ: Int32) -> Trace:
+        """Pass ``x_BQ`` through a network, note the range of what it meets, and count what saturates."""
+        state = self._state
+        trace = fixed_network.forward(
+            flat_N, state.sizes(network), x_BQ, self._sites[network], state.formats, self._arithmetic
+        )
+        if trace.extremes:
+            self.seen.append((network, np.array(trace.extremes)))
+        self.lost["activation"] += trace.saturated
+        self.lost["quantised"] += trace.overshot
+        return trace
+
+    def backward(
+        self, network: str, flat_N: Int32, trace: Trace, error_BP: Int32, *, to_input: bool
+    ) -> tuple[list[Int32], Int32 | None]:
+        """Return (each layer's errors; the input's, None where they are not asked for)."""
+        state = self._state
+        errors, input_BQ, over = fixed_network.backward(
+            flat_N, state.sizes(network), trace, error_BP, state.formats, self._arithmetic, to_input=to_input
+        )
+        self.lost["error"] += over
+        return errors, input_BQ
+
+
 class _Update:
     """One update under way.
 
@@ -343,60 +386,68 @@ class _Update:
         """Return (the critic one step on; its values before, (B, 1); their errors, (B, 1))."""
         state, arithmetic, formats = self._state, self._arithmetic, self._state.formats
         discount = round(state.config.discount * (1 << DISCOUNT_FRACTION))
-        next_trace = self._forward(ACTOR, state.actor.target_N, words.next_obs_BS)
-        next_BA = arithmetic.tanh(next_trace.output_BP, self.word)
-        next_input = np.concatenate([words.next_obs_BS, next_BA], 1)
-        next_q_B1 = self._forward(CRITIC, state.critic.target_N, next_input).output_BP
-        trace = self._forward(
-            CRITIC, state.critic.weight_N, np.concatenate([words.obs_BS, words.action_BA], 1)
-        )
-        error_B1, beyond, over = arithmetic.td_errors(
-            words.reward_B, words.not_done_B, next_q_B1, trace.output_BP, discount,
-            formats.error - formats.activation, formats.bits,
-        )  # fmt: skip
-        self.lost["value"] += beyond
-        self.lost["error"] += over
-        errors, _ = self._backward(CRITIC, state.critic.weight_N, trace, error_B1, to_input=False)
-        return self._learn(CRITIC, trace, errors), trace.output_BP, error_B1
+
+        def of_rows(rows: slice) -> tuple[_Passes, Trace, list[Int32]]:
+            obs_BS, action_BA, next_obs_BS = words.obs_BS[rows], words.action_BA[rows], words.next_obs_BS[rows]
+            passes = _Passes(state, arithmetic, self._sites)
+            next_trace = passes.forward(ACTOR, state.actor.target_N, next_obs_BS)
+            next_BA = arithmetic.tanh(next_trace.output_BP, self.word)
+            next_input = np.concatenate([next_obs_BS, next_BA], 1)
+            next_q_B1 = passes.forward(CRITIC, state.critic.target_N, next_input).output_BP
+            trace = passes.forward(CRITIC, state.critic.weight_N, np.concatenate([obs_BS, action_BA], 1))
+            error_B1, beyond, over = arithmetic.td_errors(
+                words.reward_B[rows], words.not_done_B[rows], next_q_B1, trace.output_BP, discount,
+                formats.error - formats.activation, formats.bits,
+            )  # fmt: skip
+            passes.lost["value"] += beyond
+            passes.lost["error"] += over
+            errors, _ = passes.backward(CRITIC, state.critic.weight_N, trace, error_B1, to_input=False)
+            return passes, trace, errors
+
+        trace, errors = self._whole(of_rows, len(words.reward_B))
+        return self._learn(CRITIC, trace, errors), trace.output_BP, errors[-1]
 
     def actor(self, words: _Words, critic: NetworkState) -> NetworkState:
         """Return the actor one step up the value that ``critic`` gives to its actions."""
         state, arithmetic, formats = self._state, self._arithmetic, self._state.formats
-        trace = self._forward(ACTOR, state.actor.weight_N, words.obs_BS)
-        chosen_BA = arithmetic.tanh(trace.output_BP, self.word)
-        value = self._forward(CRITIC, critic.weight_N, np.concatenate([words.obs_BS, chosen_BA], 1))
-        ascent_B1 = np.full((len(words.reward_B), 1), -(1 << formats.error), np.int32)
-        _, to_input = self._backward(CRITIC, critic.weight_N, value, ascent_B1, to_input=True)
-        assert to_input is not None
-        error_BA, over = arithmetic.through_tanh(to_input, chosen_BA, formats.activation, formats.bits)
-        self.lost["error"] += over
-        errors, _ = self._backward(ACTOR, state.actor.weight_N, trace, error_BA, to_input=False)
-        return self._learn(ACTOR, trace, errors)
 
-    def _forward(self, network: str, flat_N: Int32, x_BQ: Int32) -> Trace:
-        """Pass ``x_BQ`` through a network, note the range of what it meets, and count what saturates."""
-        state = self._state
-        trace = fixed_network.forward(
-            flat_N, state.sizes(network), x_BQ, self._sites[network], state.formats, self._arithmetic
-        )
-        if not state.quantised:
-            found_L2, seen_L2 = np.array(trace.extremes), self.seen[network]
-            seen_L2[:, 0] = np.minimum(seen_L2[:, 0], found_L2[:, 0])
-            seen_L2[:, 1] = np.maximum(seen_L2[:, 1], found_L2[:, 1])
-        self.lost["activation"] += trace.saturated
-        self.lost["quantised"] += trace.overshot
-        return trace
+        def of_rows(rows: slice) -> tuple[_Passes, Trace, list[Int32]]:
+            obs_BS = words.obs_BS[rows]
+            passes = _Passes(state, arithmetic, self._sites)
+            trace = passes.forward(ACTOR, state.actor.weight_N, obs_BS)
+            chosen_BA = arithmetic.tanh(trace.output_BP, self.word)
+            value = passes.forward(CRITIC, critic.weight_N, np.concatenate([obs_BS, chosen_BA], 1))
+            ascent_B1 = np.full((len(obs_BS), 1), -(1 << formats.error), np.int32)
+            _, to_input = passes.backward(CRITIC, critic.weight_N, value, ascent_B1, to_input=True)
+            assert to_input is not None
+            error_BA, over = arithmetic.through_tanh(to_input, chosen_BA, formats.activation, formats.bits)
+            passes.lost["error"] += over
+            errors, _ = passes.backward(ACTOR, state.actor.weight_N, trace, error_BA, to_input=False)
+            return passes, trace, errors
 
-    def _backward(
-        self, network: str, flat_N: Int32, trace: Trace, error_BP: Int32, *, to_input: bool
-    ) -> tuple[list[Int32], Int32 | None]:
-        """Return (each layer's errors; the input's, None where they are not asked for)."""
-        state = self._state
-        errors, input_BQ, over = fixed_network.backward(
-            flat_N, state.sizes(network), trace, error_BP, state.formats, self._arithmetic, to_input=to_input
-        )
-        self.lost["error"] += over
-        return errors, input_BQ
+        return self._learn(ACTOR, *self._whole(of_rows, len(words.reward_B)))
+
+    def _whole(
+        self, of_rows: Callable[[slice], tuple[_Passes, Trace, list[Int32]]], size: int
+    ) -> tuple[Trace, list[Int32]]:
+        """Return the pass and the errors of all rows; note what the passes met, and what they lost.
+
+        The fast kernels pass the rows in parts, a thread for each: no row's numbers depend on another's.
+        """
+        if self._arithmetic is fixed_fast:
+            weights = len(self._state.actor.weight_N) + len(self._state.critic.weight_N)
+            parts = share(size, ROWS, size * weights, lambda first, last: of_rows(slice(first, last)))
+        else:
+            parts = [of_rows(slice(0, size))]
+        for passes, _, _ in parts:
+            for place, count in passes.lost.items():
+                self.lost[place] += count
+            for network, found_L2 in passes.seen:
+                seen_L2 = self.seen[network]
+                seen_L2[:, 0] = np.minimum(seen_L2[:, 0], found_L2[:, 0])
+                seen_L2[:, 1] = np.maximum(seen_L2[:, 1], found_L2[:, 1])
+        errors = [np.concatenate(each) for each in zip(*(errors for _, _, errors in parts), strict=True)]
+        return fixed_network.stacked([trace for _, trace, _ in parts]), errors
 
     def _learn(self, network: str, trace: Trace, errors: list[Int32]) -> NetworkState:
         """Return a network after one step of Adam, and its target after it."""

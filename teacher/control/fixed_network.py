@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from spikestill.common.precision import fixed_fast
 from spikestill.common.precision.fixed import Affine, Int32, saturate
 from spikestill.configs.fixed_point import Formats
 
@@ -61,7 +63,7 @@ class Trace:
         inputs: what each layer multiplied: activations, or q - z of 16-bit ones.
         sites: the format of each, None for whole activations.
         output_BP: the last layer's sums.
-        extremes: least and largest activation at each site, before quantisation.
+        extremes: least and largest activation at each site that has no format yet.
         saturated: values saturated at the end of a layer.
         overshot: values beyond the range of their site's 16-bit format.
     """
@@ -72,6 +74,24 @@ class Trace:
     extremes: tuple[tuple[int, int], ...]
     saturated: int
     overshot: int
+
+
+def stacked(traces: Sequence[Trace]) -> Trace:
+    """Return the pass of a batch whose rows were passed in parts."""
+    if len(traces) == 1:
+        return traces[0]
+    extremes = [
+        (min(least for least, _ in each), max(largest for _, largest in each))
+        for each in zip(*(trace.extremes for trace in traces), strict=True)
+    ]
+    return Trace(
+        tuple(np.concatenate(each) for each in zip(*(trace.inputs for trace in traces), strict=True)),
+        traces[0].sites,
+        np.concatenate([trace.output_BP for trace in traces]),
+        tuple(extremes),
+        sum(trace.saturated for trace in traces),
+        sum(trace.overshot for trace in traces),
+    )
 
 
 def forward(
@@ -88,11 +108,17 @@ def forward(
         formats: of the variant.
         arithmetic: reference or fast.
     """
+    if arithmetic is fixed_fast:
+        inputs, out_BP, extremes, saturated, overshot = fixed_fast.network_forward(
+            flat_N, sizes, x_BQ, sites, formats.weight, formats.weight - formats.activation, formats.bits
+        )
+        return Trace(tuple(inputs), sites, out_BP, tuple(extremes), saturated, overshot)
     inputs, extremes, saturated, overshot = [], [], 0, 0
     for index, (weight, bias) in enumerate(layers(flat_N, sizes)):
-        extremes.append(arithmetic.extremes(x_BQ))
         affine = sites[index]
-        if affine is not None:
+        if affine is None:
+            extremes.append(arithmetic.extremes(x_BQ))
+        else:
             x_BQ, beyond = arithmetic.quantise(x_BQ, affine)
             overshot += beyond
         inputs.append(x_BQ)
@@ -118,6 +144,11 @@ def backward(
         arithmetic: reference or fast.
         to_input: go on to the error at the input.
     """
+    if arithmetic is fixed_fast:
+        found, saturated = fixed_fast.network_backward(
+            flat_N, sizes, trace.inputs, error_BP, formats.weight, formats.bits, to_input=to_input
+        )
+        return [*found[int(to_input) :], error_BP], found[0] if to_input else None, saturated
     errors, saturated = [error_BP], 0
     for index, (weight, _) in reversed(list(enumerate(layers(flat_N, sizes)))):
         if index == 0 and not to_input:
@@ -144,6 +175,10 @@ def gradient(
     """
     batch = len(errors[0])
     shift = formats.error + formats.activation + batch.bit_length() - 1 - fraction
+    if arithmetic is fixed_fast:
+        return fixed_fast.network_gradient(
+            sizes, errors, trace.inputs, trace.sites, formats.activation, shift, formats.bits
+        )
     flat_N, saturated = np.empty(parameters(sizes), np.int32), 0
     for index, (weight, bias) in enumerate(layers(flat_N, sizes)):
         weight[:], bias[:], lost = arithmetic.gradient(

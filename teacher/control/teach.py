@@ -25,7 +25,7 @@ from spikestill.common.atomic import write_text
 from spikestill.common.environment import Box, environment
 from spikestill.common.errors import UserError, restoring
 from spikestill.common.memory import room_for
-from spikestill.common.precision import fixed_fast
+from spikestill.common.precision import sharing
 from spikestill.common.precision.names import FIXED
 from spikestill.common.precision.rounding import number_format
 from spikestill.common.processor import cores, keep_freed_memory
@@ -314,7 +314,7 @@ def run(config: ControlConfig, run_dir: Path, *, resume: bool = False) -> StageR
         contextlib.closing(Trainings(config, checkpoint if resume else None)) as trainings,
         one_thread(),
         quick_turns(),
-        fixed_fast.at_most(threads_each(config)),
+        sharing.at_most(threads_each(config)),
     ):
         provenance = dataclasses.replace(Provenance.of(config, config.seed), parents=trainings.parents)
         if resume and trainings.step >= config.steps:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from spikestill.common.precision import fixed_fast as fast
 from spikestill.common.precision import fixed_reference as reference
+from spikestill.common.precision import sharing
 from spikestill.common.precision.fixed import Affine, Int32
 from spikestill.common.precision.fixed_adam import AdamRule, approach, next_powers, step_size
 from spikestill.common.processor import cores
@@ -53,11 +54,11 @@ def test_layers_are_the_reference_bit_for_bit(batch, outputs, inputs, seed, shri
 
 def test_work_is_shared_by_as_many_threads_as_are_given():
     def parts(cost):
-        return fast._share(64, 4, cost, lambda first, last: (first, last))
+        return sharing.share(64, 4, cost, lambda first, last: (first, last))
 
-    with fast.at_most(1):
+    with sharing.at_most(1):
         assert parts(10**9) == [(0, 64)]
-    with fast.at_most(2):
+    with sharing.at_most(2):
         assert parts(10**9) == ([(0, 32), (32, 64)] if cores() > 1 else [(0, 64)])
         assert parts(10) == [(0, 64)]
 
@@ -66,14 +67,14 @@ def test_callers_at_a_time_share_the_threads_and_each_gets_its_own_results():
     def sums(seed):
         numbers_N = np.random.default_rng(seed).integers(0, 1000, 4096)
         return [
-            sum(fast._share(4096, 4, 10**9, lambda first, last: int(numbers_N[first:last].sum())))
+            sum(sharing.share(4096, 4, 10**9, lambda first, last: int(numbers_N[first:last].sum())))
             == numbers_N.sum()
             for _ in range(300)
         ]
 
     with ThreadPoolExecutor(4) as pool:
         assert all(all(found) for found in pool.map(sums, range(4)))
-    assert len(fast._free()) == cores() - 1
+    assert len(sharing._free()) == cores() - 1
 
 
 @pytest.mark.parametrize("shift", [1, 15, 16, 17, 40])

@@ -72,10 +72,16 @@ class AwakeThread:
                 self._answered.put((error, None))
             else:
                 self._answered.put((None, found))
+                del found
+            del work  # and with it what it holds, while nothing is asked
             self._answered_1 += 1
+
+    def leave(self) -> None:
+        """Have the thread end after what it was asked."""
+        self._asked_1 += 1
+        self._asked.put(None)
 
     def close(self) -> None:
         """End the thread."""
-        self._asked_1 += 1
-        self._asked.put(None)
+        self.leave()
         self._thread.join()

@@ -1,16 +1,19 @@
 """How kernels are compiled: once for a processor, kept for later runs, and not in silence.
 
-Numba keeps what it compiled beside the module's file, or, where that may not be written, in the user's cache folder.
+Numba keeps what it compiled beside the module's file, or, where that may not be written, in the user's cache folder. It
+compiles anew where that file was edited; here also where one was whose kernels the kernel calls.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import numba
-from numba.core import event
+from numba.core import caching, event
 
 OURS = "spikestill."
 
@@ -20,13 +23,43 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
     def compiled(function: Callable[..., Any]) -> Any:
         try:
-            return numba.njit(**options)(function)
+            kernel = numba.njit(**options)(function)
+            if options.get("cache"):
+                _note_sources(kernel)
+            return kernel
         except RuntimeError:  # no place for a cache
             if not options.get("cache"):
                 raise
             return numba.njit(**{**options, "cache": False})(function)
 
     return compiled
+
+
+def _note_sources(kernel: Any) -> None:
+    """Have what is kept of a kernel hold for as long as all files do that it is compiled from."""
+    kept = kernel._cache
+    if not isinstance(kept, caching.FunctionCache):
+        return
+    files = sorted({file for file in _files(kernel.py_func) if os.path.exists(file)})
+    stamps = [(stat.st_mtime, stat.st_size) for stat in map(os.stat, files)]
+    kept._cache_file = caching.IndexDataCacheFile(
+        cache_path=kept.cache_path, filename_base=kept._impl.filename_base,
+        source_stamp=(kept._impl.locator.get_source_stamp(), *stamps),
+    )  # fmt: skip
+
+
+def _files(function: Any) -> Iterator[str]:
+    """Yield the files of a function and of what of ours it names, through all that is called."""
+    yield function.__code__.co_filename
+    named = [function.__globals__.get(name) for name in function.__code__.co_names]
+    modules = [each for each in named if isinstance(each, ModuleType)]
+    named += [getattr(module, name, None) for module in modules for name in function.__code__.co_names]
+    for each in named:
+        called = getattr(each, "py_func", None)
+        if called is not None:
+            yield from _files(called)
+        elif str(getattr(each, "__module__", "")).startswith(OURS):  # an intrinsic
+            yield str(sys.modules[each.__module__].__file__)
 
 
 class Announcer(event.Listener):

@@ -47,7 +47,7 @@ class SweepConfig(Options):
     cores: Annotated[int, options.Range(1, 1024)] = 1
     """Cores of each stage run; as many run at a time as the cluster's cores allow."""
     gpus: Annotated[float, options.Range(0, 16)] = 0.0
-    """GPUs of each stage run; 0.25: four share one."""
+    """GPUs of each stage run; 0.25: four share one; above 1 a whole number."""
     retries: Annotated[int, options.Range(0, 1000)] = 3
     """Times that a stage run is begun again where its node or process was lost; it goes on from its
     checkpoint. One that fails by itself is not."""
@@ -55,6 +55,10 @@ class SweepConfig(Options):
     """Seconds that ``address`` has to answer."""
 
     def _check(self) -> None:
+        if self.gpus > 1 and not float(self.gpus).is_integer():
+            raise UserError(
+                f"--gpus is {self.gpus:g}, and only one GPU can be shared", f"give --gpus {math.ceil(self.gpus)}"
+            )
         if self.address is not None and self.address != "auto":
             host, _, port = self.address.rpartition(":")
             if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:

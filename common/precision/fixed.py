@@ -223,8 +223,15 @@ def narrow_affine(sum_SO: Int64, affine: Affine, shift: int, bits: int) -> tuple
 
 
 def affine_shift(affine: Affine, shift: int) -> int:
-    """Return the shift that follows the product with the mantissa; it must be 0..62."""
-    return shift + HALF - AFFINE_SHIFT - affine.exponent
+    """Return the shift that follows the product with the mantissa.
+
+    Raises:
+        ValueError: it is negative, as where a batch of one meets inputs that reach both ends of 32 bits.
+    """
+    by = shift + HALF - AFFINE_SHIFT - affine.exponent
+    if by < 0:
+        raise ValueError(f"a shift by {by} after a 16-bit format's product, 0 is the least")
+    return by
 
 
 def integer_root(x: Int64) -> Int64:

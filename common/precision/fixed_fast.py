@@ -234,7 +234,7 @@ def network_forward(
         flat_N: parameters, layer after layer: weights by rows, then biases.
         sizes: of the layers, the input's first.
         x_BQ: activations.
-        sites: format of each layer's input, None for whole ones: of all or of none.
+        sites: format of each layer's input, None for whole ones.
         shift, bias_shift, bits: see ``fixed_reference.forward``.
 
     Returns:
@@ -250,7 +250,11 @@ def network_forward(
         flat_N, sizes, np.ascontiguousarray(x_BQ), _sites(sites, shift), shift, bias_shift, bits,
         flat_inputs, extreme_L2, out_BP,
     )  # fmt: skip
-    extremes = [] if sites[0] is not None else [(int(least), int(largest)) for least, largest in extreme_L2]
+    extremes = [
+        (int(least), int(largest))
+        for site, (least, largest) in zip(sites, extreme_L2, strict=True)
+        if site is None
+    ]
     return _by_layers(flat_inputs, sizes[:-1], batch), out_BP, extremes, int(saturated), int(overshot)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -30,10 +31,17 @@ def at_most(threads: int) -> Iterator[None]:
         _limit = before
 
 
-@functools.cache
-def _free() -> list[AwakeThread]:
+_beginning = threading.Lock()
+_free: list[AwakeThread] | None = None
+
+
+def free_threads() -> list[AwakeThread]:
     """Return the threads that have no work: at first one for each core but the caller's."""
-    return [AwakeThread(LOOKS) for _ in range(cores() - 1)]
+    global _free
+    with _beginning:
+        if _free is None:
+            _free = [AwakeThread(LOOKS) for _ in range(cores() - 1)]
+        return _free
 
 
 def share(rows: int, step: int, cost: int, work: Callable[[int, int], Found]) -> list[Found]:
@@ -51,14 +59,20 @@ def share(rows: int, step: int, cost: int, work: Callable[[int, int], Found]) ->
     if cost >= WORTH_SHARING:
         with contextlib.suppress(IndexError):  # another caller has the rest
             while len(others) < min(_limit or cores(), -(-rows // step)) - 1:
-                others.append(_free().pop())
+                others.append(free_threads().pop())
     threads = len(others) + 1
-    size = -(-rows // threads // step) * step
-    parts = [(first, min(first + size, rows)) for first in range(0, rows, size)] or [(0, 0)]
+    size = max(step, -(-rows // threads // step) * step)
+    parts = [(first, min(first + size, rows)) for first in range(0, rows, size)]
     asked = others[: len(parts) - 1]
     for other, part in zip(asked, parts[1:], strict=True):
         other.ask(functools.partial(work, *part))
-    found = [work(*parts[0]), *(other.answer() for other in asked)]
-    # Not after an error, which leaves answers that nobody fetched.
-    _free().extend(others)
+    try:
+        found = [work(*part) for part in parts[:1]] + [other.answer() for other in asked]
+    except BaseException:
+        for other in asked:  # with an answer that nobody fetches
+            other.leave()
+        others = [*others[len(asked) :], *(AwakeThread(LOOKS) for _ in asked)]
+        raise
+    finally:
+        free_threads().extend(others)
     return found

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -103,7 +105,7 @@ class Cluster:
                 if silent_s > max(SILENT_S, self._answer_s):
                     raise TimeoutError(f"no answer in {silent_s:.0f} s")
             error, answer = self._link.recv()
-        except EOFError:
+        except (EOFError, BrokenPipeError, ConnectionResetError):
             error = self._why_gone()
         except OSError as reason:
             error = str(reason)
@@ -144,23 +146,26 @@ def joined(address: str | None, answer_s: float) -> Iterator[Cluster]:
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(other.fileno(),), start_new_session=True,
     )  # fmt: skip
     other.close()
+    waits_s = 0.0
     try:
         with link:
             try:
                 error, head = link.recv()
-            except EOFError:
+            except (EOFError, ConnectionResetError):
                 status = process.wait()
                 raise BackendError(f"Ray does not start: its process ended with status {status}") from None
             if error is not None:
                 raise error
+            waits_s = END_S
             yield Cluster(link, head, answer_s)
     except HeadGoneError:
-        process.kill()  # it would wait for the head
+        waits_s = 0.0  # it would wait for the head
         raise
     finally:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(END_S)
-        process.kill()
+            process.wait(waits_s)
+        with contextlib.suppress(ProcessLookupError):  # and with it what it began
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 

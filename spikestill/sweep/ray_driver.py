@@ -33,10 +33,14 @@ class RayCluster:
 
     Args:
         ray: the module.
+
+    Attributes:
+        error: what Ray raises of its own.
     """
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
+        self.error: type[Exception] = ray.exceptions.RayError
         self._calls: dict[int, Any] = {}
         self._submitted = 0
 
@@ -190,17 +194,14 @@ def serve(link: Connection, cluster: RayCluster) -> None:
             return
         try:
             answer = getattr(cluster, method)(*arguments)
+        except (UserError, BackendError) as error:
+            link.send((error, None))
+        except (cluster.error, ConnectionError, TimeoutError) as error:  # its head is gone, as a rule
+            link.send((" ".join(f"{type(error).__name__}: {error}".split())[:300], None))
         except Exception as error:
-            link.send((told(error), None))
+            link.send((BackendError(f"Ray: {type(error).__name__}: {error}"), None))
         else:
             link.send((None, answer))
-
-
-def told(error: Exception) -> UserError | BackendError | str:
-    """Return an error as it may be pickled: ours as they are, others by what they say."""
-    if isinstance(error, (UserError, BackendError)):
-        return error
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 def main() -> int:
@@ -211,9 +212,10 @@ def main() -> int:
             with joined(address or None, float(answer_s)) as cluster:
                 serve(link, cluster)
         except (UserError, BackendError) as error:
-            link.send((error, None))
+            with contextlib.suppress(ConnectionError):  # the sweep is gone
+                link.send((error, None))
             return 1
-        except OSError:  # the sweep is gone
+        except ConnectionError:
             return 1
     return 0
 

@@ -164,7 +164,7 @@ def _run(job: Job, root: Path, folder: Path, lock: int) -> tuple[int, str, bool]
                 time.sleep(PERIOD_S)
         finally:
             if process.poll() is None:
-                # Ray ends this process. What signals its group, or all that runs, has asked the stage already.
+                # Ray ends this process. What signals all that runs has asked the stage already.
                 process.send_signal(ONCE)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(STOP_S)

@@ -446,6 +446,8 @@ class _Update:
                 seen_L2 = self.seen[network]
                 seen_L2[:, 0] = np.minimum(seen_L2[:, 0], found_L2[:, 0])
                 seen_L2[:, 1] = np.maximum(seen_L2[:, 1], found_L2[:, 1])
+        if len(parts) == 1:  # the accelerator's arithmetic knows its arrays by who they are
+            return parts[0][1:]
         errors = [np.concatenate(each) for each in zip(*(errors for _, _, errors in parts), strict=True)]
         return fixed_network.stacked([trace for _, trace, _ in parts]), errors
 

@@ -78,8 +78,6 @@ class Trace:
 
 def stacked(traces: Sequence[Trace]) -> Trace:
     """Return the pass of a batch whose rows were passed in parts."""
-    if len(traces) == 1:
-        return traces[0]
     extremes = [
         (min(least for least, _ in each), max(largest for _, largest in each))
         for each in zip(*(trace.extremes for trace in traces), strict=True)

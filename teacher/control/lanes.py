@@ -71,8 +71,11 @@ class OtherThread(AwakeThread):
         self.ask(lambda: [work(index) for index in range(1, number, 2)])
         try:
             ours = [work(index) for index in range(0, number, 2)]
-        finally:
-            theirs = self.answer()
+        except BaseException:
+            with contextlib.suppress(BaseException):
+                self.answer()
+            raise
+        theirs = self.answer()
         return [(theirs if index % 2 else ours)[index // 2] for index in range(number)]
 
     def run(self, commands: npt.NDArray[np.int64], scalars: npt.NDArray[Any], q: Rounding) -> None:

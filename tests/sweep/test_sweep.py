@@ -22,7 +22,7 @@ import pytest
 pytest.importorskip("ray", reason="needs Ray: pip install 'spikestill[sweep]'")
 
 from spikestill.cli import main
-from spikestill.common.errors import UserError
+from spikestill.common.errors import BackendError, UserError
 from spikestill.configs.sweep import SweepConfig, load_sweep
 from spikestill.sweep.cluster import joined
 from spikestill.sweep.plan import needs, plan
@@ -117,7 +117,8 @@ def test_a_stage_run_that_is_asked_in_its_own_folder_stops_and_one_that_waits_do
         outcome = pool.submit(run_stage, job)
         child_of(os.getpid())
         (folder / "stop").touch()
-        assert outcome.result(timeout=60)["state"] == "stopped"
+        found = outcome.result(timeout=60)
+        assert found["state"] == "stopped", found
     assert [line["what"] for line in attempts(folder)] == ["begins", "stopped"]
     assert run_stage(job)["state"] == "stopped"
     assert begun(folder) == 1
@@ -218,18 +219,17 @@ def test_a_head_that_wants_the_machines_token_is_joined_and_one_that_wants_anoth
     assert json.loads(output.splitlines()[-1])["done"] == 2
 
 
-def test_auto_that_finds_no_cluster_says_how_to_start_one(tmp_path, capsys, ray_folder, monkeypatch):
+def test_auto_that_finds_no_cluster_says_how_to_start_one(ray_folder, monkeypatch):
     # Whatever else runs on the machine of the tests.
     monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
-    (tmp_path / "recipe.yaml").write_text(SCORES)
-    words = [*command(tmp_path)[3:], "--address", "auto"]
-    assert main(words) == 1
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert "Ray address auto: no cluster is found from this machine. Start one with `ray start" in error
+    with pytest.raises(
+        UserError, match=r"auto: no cluster is found from this machine. Start one with `ray start"
+    ):
+        check_answers("auto", 15.0)
 
 
 @pytest.mark.parametrize("where", ["noted by ray start", "RAY_ADDRESS"])
-def test_auto_does_not_wait_for_a_cluster_that_has_died(tmp_path, capsys, ray_folder, monkeypatch, where):
+def test_auto_does_not_wait_for_a_cluster_that_has_died(ray_folder, monkeypatch, where):
     monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -239,13 +239,47 @@ def test_auto_does_not_wait_for_a_cluster_that_has_died(tmp_path, capsys, ray_fo
     else:
         ray_folder.mkdir()
         (ray_folder / "ray_current_cluster").write_text(dead)
-    (tmp_path / "recipe.yaml").write_text(SCORES)
     began = time.monotonic()
-    assert main([*command(tmp_path)[3:], "--address", "auto"]) == 1
+    port = dead.rpartition(":")[2]
+    with pytest.raises(UserError, match=rf"auto \(\S+:{port}\) does not answer .*`ray start --head`"):
+        check_answers("auto", 15.0)
     assert time.monotonic() - began < 20
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert re.search(rf"Ray address auto \(\S+:{dead.rpartition(':')[2]}\) does not answer", error)
-    assert "`ray start --head`" in error
+
+
+def test_an_address_that_is_not_answered_is_told_by_the_command(tmp_path, capsys):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{free.getsockname()[1]}"
+    (tmp_path / "recipe.yaml").write_text(SCORES)
+    assert main([*command(tmp_path)[3:], "--address", dead]) == 1
+    assert f"Ray address {dead} does not answer" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")
+def test_an_interrupt_while_a_cluster_is_looked_for_ends_all_at_once(tmp_path):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        (tmp_path / "recipe.yaml").write_text(SCORES)
+        with sweeping(
+            tmp_path, "--address", f"127.0.0.1:{silent.getsockname()[1]}", "--answer_s", "300"
+        ) as process:
+            deadline = time.monotonic() + 100
+            while len(begun_now := descendants(process.pid)) < 2:  # the last asks for the head's health
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            process.wait(timeout=20)
+        assert not set(begun_now) & {each for each, _, _ in processes()}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")
+def test_what_ray_refuses_is_told_as_its_own():
+    with (
+        joined(None, 15.0) as cluster,
+        pytest.raises(BackendError, match=r"Ray: ValueError: .*whole numbers"),
+    ):
+        cluster.submit(run_stage, None, 1, 1.5)
 
 
 def test_an_open_port_that_is_no_ray_head_is_named():
@@ -315,11 +349,12 @@ def test_a_node_that_sees_another_folder_and_an_outcome_that_is_none_are_named(t
 
 
 def processes():
-    """Yield (process, its parent, its session) of all that run."""
+    """Yield (process, its parent, its session) of all that run, without those that have ended."""
     for each in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             fields = (each / "stat").read_text().rpartition(")")[2].split()
-            yield int(each.name), int(fields[1]), int(fields[3])
+            if fields[0] != "Z":
+                yield int(each.name), int(fields[1]), int(fields[3])
 
 
 def descendants(process):
@@ -330,9 +365,7 @@ def descendants(process):
     return found[1:]
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux", reason="Ray's processes are of its group elsewhere, and /proc tells it"
-)
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")
 def test_a_cluster_of_a_sweeps_own_hears_no_signal_to_its_group_and_ends_with_it():
     before = {each for each, _, _ in processes()}
     with joined(None, 15.0):

@@ -74,7 +74,7 @@ def test_callers_at_a_time_share_the_threads_and_each_gets_its_own_results():
 
     with ThreadPoolExecutor(4) as pool:
         assert all(all(found) for found in pool.map(sums, range(4)))
-    assert len(sharing._free()) == cores() - 1
+    assert len(sharing.free_threads()) == cores() - 1
 
 
 @pytest.mark.parametrize("shift", [1, 15, 16, 17, 40])

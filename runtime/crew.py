@@ -48,7 +48,10 @@ def make_sessions(
     game: LiveGame | None = None
     for agent in team:
         if game is None or not config.lockstep:
-            game = open_game(config.environment, config.seed, drawn=drawn, paced=not config.max_speed)
+            game = open_game(
+                config.environment, config.seed, drawn=drawn, paced=not config.max_speed,
+                recorded=bool(config.record),
+            )  # fmt: skip
         leader = sessions[0] if sessions and config.lockstep else None
         name = agent.name
         session = Session(

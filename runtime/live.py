@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.environment import Discrete, EnvironmentSpec, Observations, environment
+from spikestill.common.errors import UserError
 from spikestill.configs.environment import EnvironmentConfig
 
 UNSEEN = np.zeros((90, 160, 3), np.uint8)
@@ -70,21 +71,27 @@ class LiveEnvironment:
         seed: of the first episode; the next ones go on with its random numbers.
         drawn: it can be asked for its picture; False saves what drawing needs.
         paced: it plays in real time, where a picture that takes long may be an older one.
+        recorded: its pictures go into a video, so that it must be seen.
+
+    Raises:
+        UserError: it cannot be drawn, and is to be recorded.
     """
 
     frames_per_decision = 1
 
     def __init__(
-        self, spec: EnvironmentSpec, options: EnvironmentConfig, seed: int, *, drawn: bool, paced: bool
-    ) -> None:
+        self, spec: EnvironmentSpec, options: EnvironmentConfig, seed: int, *, drawn: bool, paced: bool,
+        recorded: bool = False,
+    ) -> None:  # fmt: skip
         self.spec, self.rate_hz = spec, spec.decisions_per_s
         self.actions = action_names(spec)
         self._envs = spec.make(options, 1, 1)
-        self.seen = drawn
+        self.seen, self._must_be_seen = drawn, recorded
         self._render = getattr(self._envs, "render_soon", self._envs.render) if paced else self._envs.render
         self.score, self.over, self.decision_due = 0.0, True, False
         self._observations = self._envs.reset(np.array([seed], np.int64))
         height, width, _ = self._picture().shape
+        self._must_be_seen = False  # a display that is lost later ends no game
         self.screen_shape = (height, width)
         self._fresh = True
 
@@ -119,7 +126,8 @@ class LiveEnvironment:
 
     def screen(self, out_HW3: npt.NDArray[np.uint8]) -> None:
         """Draw it as it is now."""
-        out_HW3[:] = self._picture()
+        picture = self._picture()
+        out_HW3[:] = 0 if picture is UNSEEN else picture  # of another size, where a display was lost
 
     def _picture(self) -> npt.NDArray[np.uint8]:
         if not self.seen:
@@ -127,6 +135,11 @@ class LiveEnvironment:
         try:
             return self._render(0)
         except Exception as error:  # no display, no OpenGL: it plays on unseen
+            if self._must_be_seen:
+                self._envs.close()
+                what, remedy = (error.what, error.remedy) if isinstance(error, UserError) else (str(error), None)
+                without = "without --record it plays on unseen"
+                raise UserError(f"--record: {what}", f"{remedy}; {without}" if remedy else without) from error
             print(f"{self.spec.name} plays on unseen: {error}", file=sys.stderr, flush=True)
             self.seen = False
             return UNSEEN
@@ -143,11 +156,17 @@ def action_names(spec: EnvironmentSpec) -> list[str]:
     return [f"action {index}" for index in range(spec.actions.shape[0])]
 
 
-def open_game(options: EnvironmentConfig, seed: int, *, drawn: bool = True, paced: bool = True) -> LiveGame:
-    """Return the environment that ``options`` name, ready for its first :meth:`LiveGame.reset`."""
+def open_game(
+    options: EnvironmentConfig, seed: int, *, drawn: bool = True, paced: bool = True, recorded: bool = False
+) -> LiveGame:
+    """Return the environment that ``options`` name, ready for its first :meth:`LiveGame.reset`.
+
+    Raises:
+        UserError: it cannot be drawn, and is to be recorded.
+    """
     spec = environment(options.game)
     if spec.family == "atari":
         from spikestill.runtime.emulator import Emulator
 
         return Emulator(options, seed)
-    return LiveEnvironment(spec, options, seed, drawn=drawn, paced=paced)
+    return LiveEnvironment(spec, options, seed, drawn=drawn, paced=paced, recorded=recorded)

@@ -24,8 +24,9 @@ from spikestill.runtime.session import Tick
 from spikestill.runtime.worker import Answer
 from spikestill.teacher.control import fixed_ddpg, fixed_file, fixed_network, networks, teach
 from spikestill.teacher.control.play import joined, within
+from spikestill.teacher.control.simulator import Simulator
 from spikestill.teacher.evaluation import evaluate
-from tests.teacher.control.test_teach import config_of
+from tests.teacher.control.test_teach import DRAWN, config_of
 
 pytestmark = pytest.mark.skipif(
     find_spec("mujoco") is None or find_spec("dm_control") is None,
@@ -234,8 +235,7 @@ def test_the_curve_of_a_later_seed_is_its_own(tmp_path):
         assert found["seed"] == seed
 
 
-def test_a_video_without_pictures_is_told_to_be_black(taught, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("MUJOCO_GL", "disable")
+def recording(taught, tmp_path):
     words = [
         "play",
         "reacher_easy",
@@ -246,7 +246,31 @@ def test_a_video_without_pictures_is_told_to_be_black(taught, tmp_path, monkeypa
         "--record",
         str(tmp_path / "play.gif"),
     ]
-    assert main([*words, "--run_dir", str(taught)]) == 0
+    return main([*words, "--run_dir", str(taught)])
+
+
+def test_a_video_of_what_cannot_be_drawn_is_refused_with_what_to_do(taught, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MUJOCO_GL", "disable")
+    assert recording(taught, tmp_path) == 1
+    told = capsys.readouterr().err
+    assert "--record: reacher_easy cannot be drawn" in told
+    assert "MUJOCO_GL=" in told
+    assert "without --record it plays on unseen" in told.lower()
+    assert not (tmp_path / "play.gif").exists()
+
+
+@DRAWN
+def test_a_video_that_turned_black_says_so(taught, tmp_path, monkeypatch, capsys):
+    draw, drawn = Simulator._draw, []
+
+    def losing_its_display(self, *rest):
+        drawn.append(rest)
+        if len(drawn) > 1:
+            raise OSError("the display is gone")
+        return draw(self, *rest)
+
+    monkeypatch.setattr(Simulator, "_draw", losing_its_display)
+    assert recording(taught, tmp_path) == 0
     told = capsys.readouterr()
-    assert "reacher_easy plays on unseen: reacher_easy cannot be drawn" in told.err
+    assert "reacher_easy plays on unseen: the display is gone" in told.err
     assert "play.gif, all black: the game could not be drawn." in " ".join(told.out.split())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -40,7 +40,9 @@ def _note_sources(kernel: Any) -> None:
     kept = kernel._cache
     if not isinstance(kept, caching.FunctionCache):
         return
-    files = sorted({file for file in _files(kernel.py_func) if os.path.exists(file)})
+    found: dict[Any, str] = {}
+    _sources(kernel.py_func, found)
+    files = filter(os.path.exists, sorted(set(found.values())))
     stamps = [(stat.st_mtime, stat.st_size) for stat in map(os.stat, files)]
     kept._cache_file = caching.IndexDataCacheFile(
         cache_path=kept.cache_path, filename_base=kept._impl.filename_base,
@@ -48,18 +50,22 @@ def _note_sources(kernel: Any) -> None:
     )  # fmt: skip
 
 
-def _files(function: Any) -> Iterator[str]:
-    """Yield the files of a function and of what of ours it names, through all that is called."""
-    yield function.__code__.co_filename
-    named = [function.__globals__.get(name) for name in function.__code__.co_names]
-    modules = [each for each in named if isinstance(each, ModuleType)]
-    named += [getattr(module, name, None) for module in modules for name in function.__code__.co_names]
+def _sources(function: Any, found: dict[Any, str]) -> None:
+    """Note the file of a function and of what of ours it names, and so on through all that is called."""
+    if function in found:
+        return
+    found[function] = function.__code__.co_filename
+    names = function.__code__.co_names
+    named = [function.__globals__.get(name) for name in names]
+    ours = [each for each in named if isinstance(each, ModuleType) and each.__name__.startswith(OURS)]
+    named += [getattr(module, name, None) for module in ours for name in names]
     for each in named:
-        called = getattr(each, "py_func", None)
-        if called is not None:
-            yield from _files(called)
-        elif str(getattr(each, "__module__", "")).startswith(OURS):  # an intrinsic
-            yield str(sys.modules[each.__module__].__file__)
+        if not str(getattr(each, "__module__", "")).startswith(OURS):
+            continue
+        if hasattr(each, "py_func"):
+            _sources(each.py_func, found)
+        elif hasattr(each, "_defn"):  # an intrinsic
+            _sources(each._defn, found)
 
 
 class Announcer(event.Listener):

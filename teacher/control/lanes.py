@@ -59,8 +59,7 @@ class OtherThread(AwakeThread):
     """
 
     def __init__(self) -> None:
-        self._mail, self._programs_done = np.zeros(program_kernel.LINE, np.int64), 0
-        self._turns = np.zeros(2 * program_kernel.LINE, np.int64)
+        self._mail, self._programs_done = np.zeros(3 * program_kernel.LINE, np.int64), 0
         self._form: tuple[npt.NDArray[Any], Rounding] | None = None
         super().__init__(LOOKS)
 
@@ -79,7 +78,7 @@ class OtherThread(AwakeThread):
         return [(theirs if index % 2 else ours)[index // 2] for index in range(number)]
 
     def run(self, commands: npt.NDArray[np.int64], scalars: npt.NDArray[Any], q: Rounding) -> None:
-        """Do a program's commands with this thread; see :func:`program_kernel.run_both`. All are of one format."""
+        """Do a program's commands with this thread; see :func:`program_kernel.both`. All are of one format."""
         if self._form is None:
             form = np.empty(0, scalars.dtype), q
             # Compiled here, where an error is told and a key is heard: the other thread would be waited for.
@@ -87,7 +86,7 @@ class OtherThread(AwakeThread):
             self._form = form
             self(lambda _: None, 2)
         assert (self._form[0].dtype, self._form[1]) == (scalars.dtype, q)
-        program_kernel.run_both(self._mail, commands, scalars, q, self._turns)
+        program_kernel.both(self._mail, commands, scalars, q)
 
     def _wait(self, wanted: int) -> None:
         if self._form is None:

@@ -37,7 +37,6 @@ from spikestill.teacher.control.operations import (
 from spikestill.teacher.control.optimiser import COUNTERS, count, grow
 
 Array = npt.NDArray[Any]
-NO_TURNS = np.zeros(0, np.int64)
 FEWEST = 4
 """Transitions of a batch: NumPy has other functions for products of one row or column, and DDPG takes halves."""
 
@@ -360,7 +359,7 @@ class Program:
         if isinstance(both, OtherThread):
             both.run(self._commands, self._scalars, self._q)
         else:
-            pk.run(self._commands, self._scalars, self._q, NO_TURNS, 0, 1)
+            pk.alone(self._commands, self._scalars, self._q)
         for name, finite_N in self._stepped.items():
             group = state.groups[name]
             if count(o, group, bool(finite_N.all()), settings.methods):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numba
+import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba import types
@@ -29,6 +30,8 @@ Array = npt.NDArray[Any]
 """What a command does."""
 WIDTH = 15
 """Integers of a command."""
+ALONE, FIRST, OTHER = range(3)
+"""A thread's role."""
 LINE = 8
 """Integers of a cache line: each thread counts in a line of its own."""
 LOOKS = 2000
@@ -42,6 +45,7 @@ ROW_MAJOR, AS_IT_IS, TRANSPOSED, COLUMN_MAJOR = 101, 111, 112, 102
 PRODUCT_NAME, VECTOR_NAME = "spikestill_{}gemm", "spikestill_{}gemv"
 """By which ``blas.py`` names NumPy's own functions, for fp32 (s) and fp64 (d)."""
 
+NO_COMMANDS, NO_MAIL = np.zeros((0, WIDTH), np.int64), np.zeros(0, np.int64)
 _rest = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 
@@ -126,165 +130,191 @@ def _vector(typing_context: Any, command: Any, like: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _meet(turns: Array, lane: int) -> None:
-    """Return when both threads are here."""
-    wanted = turns[lane * LINE] + 1
-    _publish(turns, lane * LINE, wanted)
+def _meet(mail: Array, lane: int) -> None:
+    """Return when both threads are here; each counts in a line of its own."""
+    own, other = LINE * (1 + lane), LINE * (2 - lane)
+    wanted = mail[own] + 1
+    _publish(mail, own, wanted)
     while True:
         for _ in range(LOOKS):
-            if _published(turns, (1 - lane) * LINE) >= wanted:
+            if _published(mail, other) >= wanted:
                 return
         give_way()
 
 
+@njit(cache=True, nogil=True)
+def _array(address: int, like: Array, shape: Any) -> Array:
+    """Return the array of this shape at an address, of numbers like those of ``like``."""
+    return numba.carray(_numbers(address, like), shape)
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
-def run(commands: Array, scalars: Array, q: Rounding, turns: Array, lane: int, lanes: int) -> None:
-    """Do the commands of one of two threads, or all of them in their order: the results are the same.
+def _run(
+    role: int, commands: Array, scalars: Array, q: Rounding, mail: Array, asked_1: Array, wanted: int, done: int
+) -> int:
+    """Do what :func:`alone`, :func:`both` and :func:`serve` say; one function, which is compiled once a format."""
+    lane = 1 if role == OTHER else 0
+    idle = 0
+    if role == FIRST:
+        mail[1], mail[2] = commands.ctypes.data, commands.shape[0]
+        mail[3], mail[4] = scalars.ctypes.data, scalars.shape[0]
+        _publish(mail, 0, mail[0] + 1)
+    while True:
+        if role == OTHER:
+            if _published(mail, 0) == done:
+                if _published(asked_1, 0) >= wanted:
+                    return done
+                idle += 1
+                if idle < AWAKE:
+                    give_way()
+                else:
+                    _rest(REST_US if idle < AWAKE + RESTS else LONG_REST_US)
+                continue
+            done += 1
+            idle = 0
+            commands = _array(mail[1], mail, (mail[2], WIDTH))
+            scalars = _array(mail[3], scalars, (mail[4],))
+        for i in range(commands.shape[0]):
+            c = commands[i]
+            if c[0] == WAIT:
+                if role != ALONE:
+                    _meet(mail, lane)
+                continue
+            if role != ALONE and c[1] != lane:
+                continue
+            if c[0] == PRODUCT:
+                _product((c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9], c[10], c[11], c[12]), scalars)
+            elif c[0] == VECTOR:
+                _vector((c[3], c[4], c[5], c[2], c[6], c[7], c[8]), scalars)
+            elif c[0] == OUTER:
+                w, out = _array(c[3], scalars, (c[6],)), _array(c[4], scalars, (c[5], c[6]))
+                kernels.outer(_array(c[2], scalars, (c[5],)), w, out)
+            elif c[0] == BIAS:
+                bias = _array(c[3], scalars, (c[5],))
+                kernels.add_bias(_array(c[2], scalars, (c[4], c[5])), bias, c[6] != 0, q)
+            elif c[0] == MASK:
+                active = _array(c[3], scalars, (c[4], c[5]))
+                kernels.mask(_array(c[2], scalars, (c[4], c[5])), active, q)
+            elif c[0] == COLUMNS:
+                out = _array(c[3], scalars, (c[5],))
+                kernels.column_sums(_array(c[2], scalars, (c[4], c[5])), out)
+            elif c[0] == TANH:
+                kernels.tanh(_array(c[2], scalars, (c[3],)), q)
+            elif c[0] == TANH_BACKWARD:
+                a = _array(c[3], scalars, (c[4],))
+                kernels.tanh_backward(_array(c[2], scalars, (c[4],)), a, q)
+            elif c[0] == JOIN:
+                x, y = (
+                    _array(c[2], scalars, (c[5], c[6])),
+                    _array(c[3], scalars, (c[5], c[7])),
+                )
+                kernels.join(x, y, _array(c[4], scalars, (c[5], c[6] + c[7])))
+            elif c[0] == ROWS:
+                whole = _array(c[2], scalars, ((c[4] - 1) * c[6] + c[5],))
+                kernels.copy_rows(whole, c[6], _array(c[3], scalars, (c[4], c[5])))
+            elif c[0] == BELLMAN:
+                size = (c[8],)
+                kernels.bellman(
+                    _array(c[2], scalars, size), _array(c[3], scalars, size),
+                    _array(c[4], scalars, size), _array(c[5], scalars, size),
+                    _array(c[6], scalars, size), scalars[c[9]], scalars[c[10]], q,
+                    _array(c[7], scalars, size),
+                )  # fmt: skip
+            elif c[0] == DIFFERENCE:
+                size = (c[5],)
+                kernels.temporal_difference(
+                    _array(c[2], scalars, size), _array(c[3], scalars, size), scalars[c[6]], q,
+                    _array(c[4], scalars, size),
+                )  # fmt: skip
+            elif c[0] == ADAM:
+                size, at, root_form, kahan = (c[7],), c[8], c[9] != 0, c[10] != 0
+                if not _array(c[11], commands, (c[12],)).all():
+                    continue
+                kernels.adam(
+                    _array(c[2], scalars, size), _array(c[3], scalars, size),
+                    _array(c[4], scalars, size),
+                    _array(c[5], scalars, (c[7] if kahan else 0,)),
+                    _array(c[6], scalars, size),
+                    scalars[at], scalars[at + 1], scalars[at + 2], scalars[at + 3], scalars[at + 4], scalars[at + 5],
+                    scalars[at + 6], root_form, kahan, q,
+                )  # fmt: skip
+            elif c[0] == SAMPLE:
+                rows, actions, at = c[9], c[10], c[11]
+                wide = (rows, actions)
+                kernels.squash(
+                    _array(c[2], scalars, (rows, 2 * actions)), _array(c[3], scalars, wide),
+                    scalars[at], scalars[at + 1], scalars[at + 2], scalars[at + 3], c[12] != 0, c[13] != 0, q,
+                    _array(c[4], scalars, wide), _array(c[5], scalars, wide),
+                    _array(c[6], scalars, wide), _array(c[7], scalars, wide),
+                    _array(c[8], scalars, (rows,)),
+                )  # fmt: skip
+            elif c[0] == SAMPLE_BACKWARD:
+                rows, actions, at = c[10], c[11], c[12]
+                wide, heads = (rows, actions), (rows, 2 * actions)
+                kernels.squash_backward(
+                    _array(c[2], scalars, wide), scalars[at], _array(c[3], scalars, heads),
+                    _array(c[4], scalars, wide), _array(c[5], scalars, wide),
+                    _array(c[6], scalars, wide), scalars[at + 1],
+                    _array(c[7], scalars, wide), _array(c[8], scalars, wide),
+                    scalars[at + 2], scalars[at + 3], c[13] != 0, c[14] != 0, q,
+                    _array(c[9], scalars, heads),
+                )  # fmt: skip
+            elif c[0] == SMALLER:
+                size = (c[6],)
+                kernels.of_smaller(
+                    _array(c[2], scalars, size), _array(c[3], scalars, size), scalars[c[7]],
+                    _array(c[4], scalars, size), _array(c[5], scalars, size),
+                )  # fmt: skip
+            elif c[0] == ADD:
+                kernels.add(_array(c[2], scalars, (c[4],)), _array(c[3], scalars, (c[4],)), q)
+            elif c[0] == FILL:
+                _array(c[2], scalars, (c[3],))[:] = scalars[c[4]]
+            elif c[0] == ROUND:
+                round_all(_array(c[2], scalars, (c[3],)), q)
+            elif c[0] == FINISH:
+                finite = round_all(_array(c[2], scalars, (c[3],)), q)
+                _array(c[4], commands, (1,))[0] = 1 if finite else 0
+            elif c[0] == AVERAGE_KAHAN:
+                size = (c[6],)
+                kernels.average_kahan(
+                    _array(c[2], scalars, size), _array(c[3], scalars, size),
+                    _array(c[4], scalars, size), _array(c[5], scalars, size),
+                    scalars[c[7]], scalars[c[8]], q,
+                )  # fmt: skip
+            elif c[0] == AVERAGE:
+                p = _array(c[3], scalars, (c[4],))
+                kernels.average(_array(c[2], scalars, (c[4],)), p, scalars[c[5]], scalars[c[6]], q)
+        if role != OTHER:
+            return done
+
+
+def alone(commands: Array, scalars: Array, q: Rounding) -> None:
+    """Do the commands in their order.
 
     Args:
-        commands: int64 (commands, WIDTH).
+        commands: int64 (commands, WIDTH); the last one is to wait.
         scalars: numbers of the storage's type, by their places.
         q: the format, as the kernels take it.
-        turns: int64 (2 LINE,), how often each thread has met the other.
-        lane: this thread, 0 or 1.
-        lanes: how many threads there are.
     """
-    for i in range(commands.shape[0]):
-        c = commands[i]
-        if c[0] == WAIT:
-            if lanes > 1:
-                _meet(turns, lane)
-            continue
-        if lanes > 1 and c[1] != lane:
-            continue
-        first = _numbers(c[2], scalars)
-        if c[0] == PRODUCT:
-            _product((c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9], c[10], c[11], c[12]), scalars)
-        elif c[0] == VECTOR:
-            _vector((c[3], c[4], c[5], c[2], c[6], c[7], c[8]), scalars)
-        elif c[0] == OUTER:
-            w, out = numba.carray(_numbers(c[3], scalars), (c[6],)), _numbers(c[4], scalars)
-            kernels.outer(numba.carray(first, (c[5],)), w, numba.carray(out, (c[5], c[6])))
-        elif c[0] == BIAS:
-            bias = numba.carray(_numbers(c[3], scalars), (c[5],))
-            kernels.add_bias(numba.carray(first, (c[4], c[5])), bias, c[6] != 0, q)
-        elif c[0] == MASK:
-            active = numba.carray(_numbers(c[3], scalars), (c[4], c[5]))
-            kernels.mask(numba.carray(first, (c[4], c[5])), active, q)
-        elif c[0] == COLUMNS:
-            out = numba.carray(_numbers(c[3], scalars), (c[5],))
-            kernels.column_sums(numba.carray(first, (c[4], c[5])), out)
-        elif c[0] == TANH:
-            kernels.tanh(numba.carray(first, (c[3],)), q)
-        elif c[0] == TANH_BACKWARD:
-            a = numba.carray(_numbers(c[3], scalars), (c[4],))
-            kernels.tanh_backward(numba.carray(first, (c[4],)), a, q)
-        elif c[0] == JOIN:
-            x, y = (
-                numba.carray(first, (c[5], c[6])),
-                numba.carray(_numbers(c[3], scalars), (c[5], c[7])),
-            )
-            kernels.join(x, y, numba.carray(_numbers(c[4], scalars), (c[5], c[6] + c[7])))
-        elif c[0] == ROWS:
-            whole = numba.carray(first, ((c[4] - 1) * c[6] + c[5],))
-            kernels.copy_rows(whole, c[6], numba.carray(_numbers(c[3], scalars), (c[4], c[5])))
-        elif c[0] == BELLMAN:
-            size = (c[8],)
-            kernels.bellman(
-                numba.carray(first, size), numba.carray(_numbers(c[3], scalars), size),
-                numba.carray(_numbers(c[4], scalars), size), numba.carray(_numbers(c[5], scalars), size),
-                numba.carray(_numbers(c[6], scalars), size), scalars[c[9]], scalars[c[10]], q,
-                numba.carray(_numbers(c[7], scalars), size),
-            )  # fmt: skip
-        elif c[0] == DIFFERENCE:
-            size = (c[5],)
-            kernels.temporal_difference(
-                numba.carray(first, size), numba.carray(_numbers(c[3], scalars), size), scalars[c[6]], q,
-                numba.carray(_numbers(c[4], scalars), size),
-            )  # fmt: skip
-        elif c[0] == ADAM:
-            size, at, root_form, kahan = (c[7],), c[8], c[9] != 0, c[10] != 0
-            if not numba.carray(_numbers(c[11], commands), (c[12],)).all():
-                continue
-            kernels.adam(
-                numba.carray(first, size), numba.carray(_numbers(c[3], scalars), size),
-                numba.carray(_numbers(c[4], scalars), size),
-                numba.carray(_numbers(c[5], scalars), (c[7] if kahan else 0,)),
-                numba.carray(_numbers(c[6], scalars), size),
-                scalars[at], scalars[at + 1], scalars[at + 2], scalars[at + 3], scalars[at + 4], scalars[at + 5],
-                scalars[at + 6], root_form, kahan, q,
-            )  # fmt: skip
-        elif c[0] == SAMPLE:
-            rows, actions, at = c[9], c[10], c[11]
-            wide = (rows, actions)
-            kernels.squash(
-                numba.carray(first, (rows, 2 * actions)), numba.carray(_numbers(c[3], scalars), wide),
-                scalars[at], scalars[at + 1], scalars[at + 2], scalars[at + 3], c[12] != 0, c[13] != 0, q,
-                numba.carray(_numbers(c[4], scalars), wide), numba.carray(_numbers(c[5], scalars), wide),
-                numba.carray(_numbers(c[6], scalars), wide), numba.carray(_numbers(c[7], scalars), wide),
-                numba.carray(_numbers(c[8], scalars), (rows,)),
-            )  # fmt: skip
-        elif c[0] == SAMPLE_BACKWARD:
-            rows, actions, at = c[10], c[11], c[12]
-            wide, heads = (rows, actions), (rows, 2 * actions)
-            kernels.squash_backward(
-                numba.carray(first, wide), scalars[at], numba.carray(_numbers(c[3], scalars), heads),
-                numba.carray(_numbers(c[4], scalars), wide), numba.carray(_numbers(c[5], scalars), wide),
-                numba.carray(_numbers(c[6], scalars), wide), scalars[at + 1],
-                numba.carray(_numbers(c[7], scalars), wide), numba.carray(_numbers(c[8], scalars), wide),
-                scalars[at + 2], scalars[at + 3], c[13] != 0, c[14] != 0, q,
-                numba.carray(_numbers(c[9], scalars), heads),
-            )  # fmt: skip
-        elif c[0] == SMALLER:
-            size = (c[6],)
-            kernels.of_smaller(
-                numba.carray(first, size), numba.carray(_numbers(c[3], scalars), size), scalars[c[7]],
-                numba.carray(_numbers(c[4], scalars), size), numba.carray(_numbers(c[5], scalars), size),
-            )  # fmt: skip
-        elif c[0] == ADD:
-            kernels.add(numba.carray(first, (c[4],)), numba.carray(_numbers(c[3], scalars), (c[4],)), q)
-        elif c[0] == FILL:
-            numba.carray(first, (c[3],))[:] = scalars[c[4]]
-        elif c[0] == ROUND:
-            round_all(numba.carray(first, (c[3],)), q)
-        elif c[0] == FINISH:
-            finite = round_all(numba.carray(first, (c[3],)), q)
-            numba.carray(_numbers(c[4], commands), (1,))[0] = 1 if finite else 0
-        elif c[0] == AVERAGE_KAHAN:
-            size = (c[6],)
-            kernels.average_kahan(
-                numba.carray(first, size), numba.carray(_numbers(c[3], scalars), size),
-                numba.carray(_numbers(c[4], scalars), size), numba.carray(_numbers(c[5], scalars), size),
-                scalars[c[7]], scalars[c[8]], q,
-            )  # fmt: skip
-        elif c[0] == AVERAGE:
-            p = numba.carray(_numbers(c[3], scalars), (c[4],))
-            kernels.average(numba.carray(first, (c[4],)), p, scalars[c[5]], scalars[c[6]], q)
+    _run(ALONE, commands, scalars, q, NO_MAIL, NO_MAIL, 0, 0)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def run_both(mail: Array, commands: Array, scalars: Array, q: Rounding, turns: Array) -> None:
-    """Do the commands with the thread that is in :func:`serve`; both are done when this one is.
+def both(mail: Array, commands: Array, scalars: Array, q: Rounding) -> None:
+    """Do the commands with the thread that is in :func:`serve`: the same results. Both are done when this one is.
 
     Args:
-        mail: int64 (LINE,): the program's number, then where its arrays are and how many rows they have.
-        commands: see :func:`run`; the last one is to wait.
-        scalars: see :func:`run`.
-        q: see :func:`run`.
-        turns: see :func:`run`.
+        mail: int64 (3 LINE,): the program's number, where its arrays are and how many rows they have; then how often
+            each thread has met the other.
+        commands, scalars, q: see :func:`alone`.
     """
-    mail[1], mail[2] = commands.ctypes.data, commands.shape[0]
-    mail[3], mail[4], mail[5] = scalars.ctypes.data, scalars.shape[0], turns.ctypes.data
-    _publish(mail, 0, mail[0] + 1)
-    run(commands, scalars, q, turns, 0, 2)
+    _run(FIRST, commands, scalars, q, mail, NO_MAIL, 0, 0)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
 def serve(mail: Array, asked_1: Array, wanted: int, done: int, like: Array, q: Rounding) -> int:
     """Do the other thread's part of the programs that come by ``mail``, until so much other work is asked for.
 
     Args:
-        mail: see :func:`run_both`.
+        mail: see :func:`both`.
         asked_1: int64 (1,), how much other work was asked for.
         wanted: return when it is as much.
         done: number of the last program that is done.
@@ -294,19 +324,4 @@ def serve(mail: Array, asked_1: Array, wanted: int, done: int, like: Array, q: R
     Returns:
         The number of the last program that is done now.
     """
-    idle = 0
-    while True:
-        if _published(mail, 0) != done:
-            done += 1
-            commands = numba.carray(_numbers(mail[1], mail), (mail[2], WIDTH))
-            scalars = numba.carray(_numbers(mail[3], like), (mail[4],))
-            run(commands, scalars, q, numba.carray(_numbers(mail[5], mail), (2 * LINE,)), 1, 2)
-            idle = 0
-        elif _published(asked_1, 0) >= wanted:
-            return done
-        else:
-            idle += 1
-            if idle < AWAKE:
-                give_way()
-            else:
-                _rest(REST_US if idle < AWAKE + RESTS else LONG_REST_US)
+    return int(_run(OTHER, NO_COMMANDS, like, q, mail, asked_1, wanted, done))

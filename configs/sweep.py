@@ -57,7 +57,8 @@ class SweepConfig(Options):
     def _check(self) -> None:
         if self.gpus > 1 and not float(self.gpus).is_integer():
             raise UserError(
-                f"--gpus is {self.gpus:g}, and only one GPU can be shared", f"give --gpus {math.ceil(self.gpus)}"
+                f"--gpus is {self.gpus:g}, and only one GPU can be shared",
+                f"give --gpus {math.ceil(self.gpus)}",
             )
         if self.address is not None and self.address != "auto":
             host, _, port = self.address.rpartition(":")

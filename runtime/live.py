@@ -137,7 +137,9 @@ class LiveEnvironment:
         except Exception as error:  # no display, no OpenGL: it plays on unseen
             if self._must_be_seen:
                 self._envs.close()
-                what, remedy = (error.what, error.remedy) if isinstance(error, UserError) else (str(error), None)
+                what, remedy = (
+                    (error.what, error.remedy) if isinstance(error, UserError) else (str(error), None)
+                )
                 without = "without --record it plays on unseen"
                 raise UserError(f"--record: {what}", f"{remedy}; {without}" if remedy else without) from error
             print(f"{self.spec.name} plays on unseen: {error}", file=sys.stderr, flush=True)

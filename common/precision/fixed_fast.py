@@ -261,7 +261,9 @@ def network_forward(
 def _by_layers(flat: Int32, widths: Sequence[int], batch: int) -> list[Int32]:
     """Return views of a flat array's layers, (batch, width) each."""
     ends = [batch * end for end in itertools.accumulate(widths)]
-    return [flat[end - batch * width : end].reshape(batch, width) for end, width in zip(ends, widths, strict=True)]
+    return [
+        flat[end - batch * width : end].reshape(batch, width) for end, width in zip(ends, widths, strict=True)
+    ]
 
 
 @_compiled

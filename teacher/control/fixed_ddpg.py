@@ -388,7 +388,11 @@ class _Update:
         discount = round(state.config.discount * (1 << DISCOUNT_FRACTION))
 
         def of_rows(rows: slice) -> tuple[_Passes, Trace, list[Int32]]:
-            obs_BS, action_BA, next_obs_BS = words.obs_BS[rows], words.action_BA[rows], words.next_obs_BS[rows]
+            obs_BS, action_BA, next_obs_BS = (
+                words.obs_BS[rows],
+                words.action_BA[rows],
+                words.next_obs_BS[rows],
+            )
             passes = _Passes(state, arithmetic, self._sites)
             next_trace = passes.forward(ACTOR, state.actor.target_N, next_obs_BS)
             next_BA = arithmetic.tanh(next_trace.output_BP, self.word)

@@ -150,7 +150,14 @@ def _array(address: int, like: Array, shape: Any) -> Array:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _run(
-    role: int, commands: Array, scalars: Array, q: Rounding, mail: Array, asked_1: Array, wanted: int, done: int
+    role: int,
+    commands: Array,
+    scalars: Array,
+    q: Rounding,
+    mail: Array,
+    asked_1: Array,
+    wanted: int,
+    done: int,
 ) -> int:
     """Do what :func:`alone`, :func:`both` and :func:`serve` say; one function, which is compiled once a format."""
     lane = 1 if role == OTHER else 0

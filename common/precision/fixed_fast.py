@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from spikestill.common.compiling import njit
 from spikestill.common.precision import fixed_adam
-from spikestill.common.precision.fixed import TERMS, Affine, Int32, affine_shift, tanh
+from spikestill.common.precision.fixed import AFFINE_SHIFT, TERMS, Affine, Int32, affine_shift, tanh
 from spikestill.common.precision.fixed_adam import AdamRule
 from spikestill.common.precision.fixed_product import WIDTH, fits, multiply
 from spikestill.common.precision.fixed_words import explore, td_errors, through_tanh
@@ -139,11 +139,9 @@ def _product(
 ) -> int:  # fmt: skip
     """Write the finished product, of a stream in 16-bit formats where ``mantissa`` > 0; return values saturated."""
     sum_SO = np.empty((stream_SK.shape[0], right_KO.shape[1]), np.int64)
-    if mantissa > 0:
+    if mantissa > 0 or fits(stream_SK, right_KO):
         multiply(stream_SK, right_KO, sum_SO)
-        shift = 8
-    elif fits(stream_SK, right_KO):
-        multiply(stream_SK, right_KO, sum_SO)
+        shift = AFFINE_SHIFT if mantissa > 0 else shift
     else:
         lower_SO = np.empty_like(sum_SO)
         _two_sums(stream_SK, right_KO, sum_SO, lower_SO)

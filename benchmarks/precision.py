@@ -15,7 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,12 +53,17 @@ def config_of(precision: str) -> TeachConfig:
     )  # fmt: skip
 
 
+def empty_replay() -> Replay:
+    """Return the replay that all formats share, without what was played."""
+    config = config_of("fp32")
+    return Replay(config.replay_capacity, ENVS, config.n_step, config.discount, 0.0)
+
+
 def played() -> Replay:
     """Return the replay that all formats learn from."""
-    config = config_of("fp32")
     weights, *_ = read_teacher(zoo_path("pong", "teacher.safetensors"))
-    actor = Actor(config)
-    replay = Replay(config.replay_capacity, ENVS, config.n_step, config.discount, 0.0)
+    actor = Actor(config_of("fp32"))
+    replay = empty_replay()
     for _ in range(STEPS // ENVS):
         found = actor.act(weights, 0.0, 0.3)
         replay.append(found.frame, found.action, found.reward, found.done, found.valid, found.start)
@@ -98,11 +105,13 @@ def underflow(trained: Learner, replay: Replay, batch: Batch) -> float:
     return lost / living
 
 
-def train(precision: str, updates: int) -> dict[str, Any]:
-    """Train in one format; return its figures."""
+def train(precision: str, updates: int, path: str) -> dict[str, Any]:
+    """Train in one format on the replay at ``path``; return its figures."""
     torch.set_num_threads(1)
     keep_freed_memory()
-    replay = played()
+    replay = empty_replay()
+    with np.load(path) as arrays:
+        replay.set_state(dict(arrays))
     learner = learning(precision, replay)
     learner.center(90.0)
     rng = np.random.default_rng(0)
@@ -132,18 +141,8 @@ def train(precision: str, updates: int) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    """Run every format in turn and write the result."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--updates", type=int, default=2000)
-    parser.add_argument("--only", choices=sorted(FORMATS), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.only:
-        print(json.dumps(train(options.only, options.updates)))
-        return
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def in_every_format(updates: int, path: str, device: torch.device) -> dict[str, Any]:
+    """Return what each format, in a process of its own, learns from the replay at ``path``."""
     figures: dict[str, Any] = {}
     for name in FORMATS:
         try:
@@ -151,12 +150,34 @@ def main() -> None:
         except UserError as error:
             figures[name] = {"refused": error.what}
             continue
-        arguments = ("--only", name, "--updates", str(options.updates))
+        arguments = ("--only", name, "--updates", str(updates), "--replay", path)
         figures[name] = in_a_process(name, "benchmarks.precision", *arguments)
         print(name, figures[name], flush=True)
-    finish(
-        "precision", {"updates": options.updates, "batch": BATCH, "device": device.type, "formats": figures}
+    return figures
+
+
+def main() -> None:
+    """Run every format in turn and write the result."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--updates", type=int, default=2000)
+    parser.add_argument("--only", choices=sorted(FORMATS), help=argparse.SUPPRESS)
+    parser.add_argument("--replay", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.only:
+        print(json.dumps(train(options.only, options.updates, options.replay)))
+        return
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    figures: dict[str, Any] = {"updates": options.updates, "batch": BATCH, "device": device.type}
+    if device.type == "cuda":
+        figures["gpu"] = torch.cuda.get_device_name()
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "replay.npz")
+        torch.set_num_threads(1)
+        np.savez(path, **played().state())
+        figures["formats"] = in_every_format(options.updates, path, device)
+    finish("precision", figures)
 
 
 if __name__ == "__main__":

@@ -256,6 +256,7 @@ def test_the_captured_graph_does_what_its_update_does(precision, options):
         precision=precision,
         num_envs=16,
         update_period=4,
+        replay_start=64,
         replay_capacity=1600,
         **options,
     )

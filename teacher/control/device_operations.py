@@ -192,22 +192,25 @@ class DeviceOperations:
         """Return the mean over an axis, which stays, summed in fp32 and rounded once."""
         return x.to(self.wide).mean(axis, keepdim=True).to(self.type)
 
-    def _normal(self, x: Tensor, axis: int, epsilon: float) -> tuple[Tensor, Tensor]:
-        """Return (x - mean) / σ over an axis, and 1 / σ, σ² = variance + ``epsilon``."""
+    def _normal(self, x: Tensor, axis: int, epsilon: float, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Return s (x - mean) / σ over an axis, and s / σ, σ² = variance + ``epsilon``, s = ``scale``."""
         d = x - self._mean(x, axis)
         variance = d.to(self.wide).square().mean(axis, keepdim=True).to(self.type)
         inverse = (variance + epsilon).sqrt_().reciprocal_()
+        if scale != 1.0:
+            inverse.mul_(scale)
         return d.mul_(inverse), inverse
 
     def standardised(self, weight_IO: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-        """Return (W - mean) / σ over each output's inputs (I, O), and 1 / σ (1, O), σ² = variance + ``epsilon``."""
-        found, inverse_1O = self._normal(weight_IO, 0, epsilon)
+        """Return Ŵ = (W - mean) / (σ √I) over each output's inputs (I, O), and 1 / (σ √I) (1, O), σ² = variance +
+        ``epsilon``."""
+        found, inverse_1O = self._normal(weight_IO, 0, epsilon, len(weight_IO) ** -0.5)
         self._seen("weight standardisation", found)
         return found, inverse_1O
 
     def standardised_backward(self, standard_IO: Tensor, inverse_1O: Tensor, g_IO: Tensor) -> None:
         """g ← the weights' gradient, of the standardised ones'."""
-        along = self._mean(g_IO.to(self.wide) * standard_IO, 0)
+        along = (g_IO.to(self.wide) * standard_IO).sum(0, keepdim=True).to(self.type)
         rest = (g_IO - self._mean(g_IO, 0)) - standard_IO * along
         torch.mul(rest, inverse_1O, out=g_IO)
         self._seen("gradient of the weight standardisation", g_IO)

@@ -62,8 +62,10 @@ def scatter(g_PK: Array, stride: int, active_HWC: Array, q: Rounding, g_HWC: Arr
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def standardise(weight_IO: Array, epsilon: Any, q: Rounding, out_IO: Array, inverse_O: Array) -> None:
-    """Write (W - mean) / sqrt(variance + ε), both over the inputs of each output, and 1 / sqrt(variance + ε)."""
+def standardise(
+    weight_IO: Array, epsilon: Any, scale: Any, q: Rounding, out_IO: Array, inverse_O: Array
+) -> None:
+    """Write s (W - mean) / sqrt(variance + ε), both over the inputs of each output, and s / sqrt(variance + ε)."""
     inputs, outputs = weight_IO.shape
     mean_O = np.zeros_like(inverse_O)
     for i in range(inputs):
@@ -78,7 +80,7 @@ def standardise(weight_IO: Array, epsilon: Any, q: Rounding, out_IO: Array, inve
             out_IO[i, o] = d
             inverse_O[o] += d * d
     for o in range(outputs):
-        inverse_O[o] = reciprocal_root(inverse_O[o] / inputs, epsilon, q)
+        inverse_O[o] = rounded(reciprocal_root(inverse_O[o] / inputs, epsilon, q) * scale, q)
     for i in range(inputs):
         for o in range(outputs):
             out_IO[i, o] = rounded(out_IO[i, o] * inverse_O[o], q)
@@ -93,7 +95,8 @@ def reciprocal_root(variance: Any, epsilon: Any, q: Rounding) -> Any:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def standardise_backward(standard_IO: Array, inverse_O: Array, q: Rounding, g_IO: Array) -> None:
-    """g ← (g - mean(g) - Ŵ mean(g Ŵ)) / sqrt(variance + ε), the means over the inputs, from Ŵ's gradient to W's."""
+    """g ← (g - mean(g) - Ŵ sum(g Ŵ)) s / sqrt(variance + ε), mean and sum over the I inputs, from Ŵ's gradient to W's,
+    where s = 1 / √I."""
     inputs, outputs = g_IO.shape
     mean_O, along_O = np.zeros_like(inverse_O), np.zeros_like(inverse_O)
     for i in range(inputs):
@@ -103,7 +106,7 @@ def standardise_backward(standard_IO: Array, inverse_O: Array, q: Rounding, g_IO
             mean_O[o] += each
             along_O[o] += each * standard_IO[i, o]
     for o in range(outputs):
-        mean_O[o], along_O[o] = rounded(mean_O[o] / inputs, q), rounded(along_O[o] / inputs, q)
+        mean_O[o], along_O[o] = rounded(mean_O[o] / inputs, q), rounded(along_O[o], q)
     for i in range(inputs):
         for o in range(outputs):
             rest = rounded(rounded(g_IO[i, o] - mean_O[o], q) - rounded(standard_IO[i, o] * along_O[o], q), q)

@@ -236,9 +236,11 @@ class HostOperations:
         np.add(first_P, second_P, out=into_P)
 
     def standardised(self, weight_IO: Array, epsilon: float) -> tuple[Array, Array]:
-        """Return (W - mean) / σ over each output's inputs (I, O), and 1 / σ (O,), σ² = variance + ``epsilon``."""
+        """Return Ŵ = (W - mean) / (σ √I) over each output's inputs (I, O), and 1 / (σ √I) (O,), σ² = variance +
+        ``epsilon``."""
         found, inverse_O = np.empty_like(weight_IO), np.empty(weight_IO.shape[1], self.real)
-        encoder_kernels.standardise(weight_IO, self.real(epsilon), self.q, found, inverse_O)
+        scale = self.real(len(weight_IO) ** -0.5)
+        encoder_kernels.standardise(weight_IO, self.real(epsilon), scale, self.q, found, inverse_O)
         self._seen("weight standardisation", found)
         return found, inverse_O
 

@@ -81,7 +81,7 @@ class Oracle:
         weight, bias, gain, offset = head
         if self.rule.standardised:
             variance, mean = torch.var_mean(weight, 0, correction=0)
-            weight = (weight - mean) / torch.sqrt(variance + EPSILON)
+            weight = (weight - mean) / torch.sqrt(variance + EPSILON) / len(weight) ** 0.5
         y = x @ weight + bias
         if self.rule.limited:
             y = y * torch.clamp(LARGEST / y.detach().abs().amax(1, keepdim=True), max=1.0)

@@ -175,7 +175,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "replay.npz")
         torch.set_num_threads(1)
-        np.savez(path, **played().state())
+        np.savez(path, **played().state())  # type: ignore[arg-type]
         figures["formats"] = in_every_format(options.updates, path, device)
     finish("precision", figures)
 

@@ -1,6 +1,6 @@
 """The DDQN learner whose whole update stays on the device; on a GPU it is captured in a CUDA graph.
 
-An update is some 270 kernels, most of a few microseconds: launched one by one from Python they would wait for
+An update is some 200 kernels, most of a few microseconds: launched one by one from Python they would wait for
 the host. So the update draws its batch, gathers it, computes targets and gradients, steps the optimiser and renews
 the working copy and the priorities in tensors that never move, and a graph of all that is launched at once. The host
 writes the learning rate and the random numbers before a round and reads the losses after it.

@@ -7,6 +7,8 @@ CUDA graph wants it.
 
 from __future__ import annotations
 
+import itertools
+import operator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,6 +66,15 @@ class DeviceReplay:
         self.max_priority = torch.ones((), dtype=torch.float64, device=device)
         self.size = torch.zeros((), dtype=torch.float64, device=device)
         self.written = 0
+        # Of the steps after a start slot, the power of the discount before each and after the last; of a stack's frames,
+        # how many steps back they are.
+        self.steps = torch.arange(n_step, device=device)
+        self.discounts = torch.tensor(
+            list(itertools.accumulate([1.0] + [discount] * n_step, operator.mul)),
+            dtype=torch.float64,
+            device=device,
+        )
+        self.backs = torch.arange(FRAMES - 1, -1, -1, device=device)
 
     def append(
         self,
@@ -125,27 +136,30 @@ class DeviceReplay:
 
     def _n_step(self, time: Tensor, env: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return (sum of discounted rewards, bootstrap slot, bootstrap discount) of each start slot."""
+        slots, env = (time[:, None] + self.steps) % self.length, env[:, None]
+        done = self.done[slots, env]
+        # A step counts where it and all before it are valid and the game was not over before it.
+        may = self.valid[slots, env]
+        may[:, 1:] &= ~done[:, :-1]
+        going = may.cumprod(1)
+        parts = going * self.discounts[:-1] * self.reward[slots, env]
         total = torch.zeros(len(time), dtype=torch.float32, device=self.device)
-        scale = torch.ones(len(time), dtype=torch.float64, device=self.device)
-        going = torch.ones(len(time), dtype=torch.bool, device=self.device)
-        ended = torch.zeros_like(going)
-        for _ in range(self.n_step):
-            going = going & self.valid[time, env]
-            total = torch.where(going, (total + scale * self.reward[time, env]).float(), total)
-            scale = torch.where(going, scale * self.discount, scale)
-            ended = ended | (going & self.done[time, env])
-            time = torch.where(going, (time + 1) % self.length, time)
-            going = going & ~ended
-        return total, time, (scale * ~ended).float()
+        for part in parts.unbind(1):
+            # Rounded after every step, as the host's sum.
+            total = (total + part).float()
+        counted = going.sum(1)
+        ended = (going * done).any(1)
+        return total, (time + counted) % self.length, (self.discounts[counted] * ~ended).float()
 
     def stacks(self, time: Tensor, env: Tensor) -> Tensor:
         """Return stacks (B, 4, 84, 84), channels-last in memory, oldest frame first; before a game they are zero."""
-        frames, here = [], torch.ones_like(time, dtype=torch.bool)
-        for back in range(FRAMES):
-            slot = (time - back) % self.length
-            frames.append(self.frames[slot, env] * here[:, None])
-            here = here & ~self.start[slot, env]
-        return torch.stack(frames[::-1], dim=-1).view(-1, SIDE, SIDE, FRAMES).permute(0, 3, 1, 2)
+        slots, env = (time[:, None] - self.backs) % self.length, env[:, None]
+        # Of the frames, newest last, those count behind which no game starts.
+        starts = self.start[slots, env].flip(1)
+        here = (starts.cumsum(1) - starts.long() == 0).flip(1)
+        frames = self.frames[slots, env] * here[:, :, None]
+        shape = (-1, SIDE, SIDE, FRAMES)
+        return frames.transpose(1, 2).contiguous().view(shape).permute(0, 3, 1, 2)
 
     def set_priorities(self, leaves: Tensor, error: Tensor) -> None:
         """Set priorities |error| + 1e-3 of the batch's slots; one that must not be drawn keeps 0."""

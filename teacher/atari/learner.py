@@ -220,8 +220,8 @@ class Learner(abc.ABC):
         self.optimizer.step()
         if self.config.averaging:
             with torch.no_grad():
-                for name, weight in self.master.items():
-                    self.mean[name].lerp_(weight, 1.0 - self.config.averaging)
+                mean = [self.mean[name] for name in self.master]
+                torch._foreach_lerp_(mean, list(self.master.values()), 1.0 - self.config.averaging)
         self.refresh_working()
 
     def dead_fractions(self, stacks_BCHW: Tensor) -> list[float]:

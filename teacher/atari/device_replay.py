@@ -66,8 +66,8 @@ class DeviceReplay:
         self.max_priority = torch.ones((), dtype=torch.float64, device=device)
         self.size = torch.zeros((), dtype=torch.float64, device=device)
         self.written = 0
-        # Of the steps after a start slot, the power of the discount before each and after the last; of a stack's frames,
-        # how many steps back they are.
+        # Of the steps after a start slot, the power of the discount before each and after the last; how many steps back
+        # the frames of a stack are.
         self.steps = torch.arange(n_step, device=device)
         self.discounts = torch.tensor(
             list(itertools.accumulate([1.0] + [discount] * n_step, operator.mul)),

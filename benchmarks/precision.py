@@ -72,10 +72,10 @@ def played() -> Replay:
 
 
 def learning(precision: str, replay: Replay) -> Learner:
-    """Return the learner that ``teach`` would have in this format: on a GPU the captured one, where it can be."""
+    """Return the learner that ``teach`` would have in this format: on a GPU the captured one."""
     config = config_of(precision)
     device = compute_device(config.device)
-    if device.type != "cuda" or number_format(precision, device).scaled:
+    if device.type != "cuda":
         return HostLearner(config, 6, replay, cores())
     on_device = DeviceReplay(STEPS, ENVS, config.n_step, config.discount, 0.0, device)
     on_device.set_state(replay.state())

@@ -23,7 +23,8 @@ WARM_UPDATES = 3
 class DeviceLearner(Learner):
     """:class:`Learner` without a word to the host within a round.
 
-    Gradients need no loss scaling here: fp16 and fp16-master skip updates, which the host decides.
+    The loss scale of fp16 and fp16-master is a tensor too. Where a gradient overflows nothing is stepped: the optimiser
+    reads that in ``overflow``, as mixed precision's scaler tells it.
 
     Args:
         config: the training's options.
@@ -40,11 +41,17 @@ class DeviceLearner(Learner):
         self.warm = 0
         rounds = config.updates_per_round
         self.uniform = torch.zeros((rounds, config.batch_size), dtype=torch.float64, device=self.device)
-        self.found = torch.zeros((rounds, 3), device=self.device)
+        # Loss, mean Q, gradient norm; the loss scale and its good updates after it.
+        self.found = torch.zeros((rounds, 5), device=self.device)
         self.leaves = torch.zeros((rounds, config.batch_size), dtype=torch.int64, device=self.device)
         self.index = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.beta = torch.zeros((), dtype=torch.float64, device=self.device)
         self.shown = {name: weight.detach().clone() for name, weight in self.working.items()}
+        self.factor = torch.tensor(self.scale.value, device=self.device)
+        self.good = torch.zeros((), device=self.device)
+        self.overflow = torch.zeros((), device=self.device)
+        if self.format.scaled:
+            self.optimizer.found_inf = self.overflow  # type: ignore[attr-defined]
 
     @property
     def capturable(self) -> bool:
@@ -54,6 +61,11 @@ class DeviceLearner(Learner):
     def step_size(self) -> Tensor:
         """Return the learning rate as a tensor of its own, which the graph reads."""
         return torch.tensor(self.config.learning_rate, device=self.device)
+
+    @property
+    def loss_factor(self) -> float | Tensor:
+        """What the loss is multiplied by before it is differentiated: a tensor that the graph reads."""
+        return self.factor if self.format.scaled else 1.0
 
     def refresh_working(self) -> None:
         """Cast the masters into the working copy, which stays where it is."""
@@ -86,16 +98,37 @@ class DeviceLearner(Learner):
             replay.stacks(drawn.time, drawn.env), replay.stacks(drawn.time_next, drawn.env),
             drawn.action, drawn.reward, drawn.discount, drawn.weight,
         )  # fmt: skip
-        parameters = self.hand_over(
-            {name: part.float().contiguous() for name, part in zip(self.master, gradients, strict=True)}
-        )
+        whole = [part.float().contiguous() for part in gradients]
+        if self.format.scaled:
+            torch._foreach_div_(whole, self.factor)
+        parameters = self.hand_over(dict(zip(self.master, whole, strict=True)))
         limit = self.config.max_gradient_norm or float("inf")
         norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
+        if self.format.scaled:
+            self._rescale((loss + norm).isfinite())
         self.step_weights()
-        replay.set_priorities(drawn.leaves, error)
-        self.found.index_copy_(0, self.index, torch.stack([loss, q.mean(), norm])[None])
+        # Where a forward pass overflowed, its errors say nothing, and would stay the largest priority for good.
+        replay.set_priorities(drawn.leaves, error, self.overflow == 0 if self.format.scaled else None)
+        found = torch.stack([loss, q.mean(), norm, self.factor, self.good])
+        self.found.index_copy_(0, self.index, found[None])
         self.leaves.index_copy_(0, self.index, drawn.leaves[None])
         self.index += 1
+
+    def _rescale(self, finite: Tensor) -> None:
+        """Do what :meth:`LossScale.update` does, and note an overflow for whoever steps."""
+        good = self.good + 1
+        due = good >= self.scale.period
+        self.factor.mul_(torch.where(finite, torch.where(due, 2.0, 1.0), 0.5))
+        self.good.copy_(torch.where(finite & ~due, good, 0.0))
+        self.overflow.copy_(~finite)
+
+    def _average(self, mean: list[Tensor], weights: list[Tensor]) -> None:
+        """See :meth:`Learner._average`; after an overflow the mean stays."""
+        if not self.format.scaled:
+            super()._average(mean, weights)
+            return
+        share = (1.0 - self.config.averaging) * (1.0 - self.overflow)
+        torch._foreach_lerp_(mean, weights, [share] * len(mean))
 
     def learn(
         self, rng: np.random.Generator, updates: int, beta: float, learning_rate: float
@@ -110,16 +143,18 @@ class DeviceLearner(Learner):
         self.replay.sum_up()
         for _ in range(updates):
             self._one()
-        found = self.found[:updates].cpu().tolist()
-        reports = [UpdateReport(loss, q, norm, np.empty(0, np.float32)) for loss, q, norm in found]
-        for number, report in enumerate(reports):
-            if not (np.isfinite(report.loss) and np.isfinite(report.gradient_norm)):
+        reports = []
+        for number, (loss, q, norm, factor, good) in enumerate(self.found[:updates].cpu().tolist()):
+            finite = bool(np.isfinite(loss) and np.isfinite(norm))
+            reports.append(UpdateReport(loss, q, norm, np.empty(0, np.float32), skipped=not finite))
+            if not finite and (self.scale.value <= 1.0 or np.isnan(loss)):
                 slots = [divmod(leaf, self.replay.num_envs) for leaf in self.leaves[number, :4].tolist()]
                 raise DivergedError(
-                    f"update {self.updates + number}: loss {report.loss}, gradient norm {report.gradient_norm}: not "
-                    f"finite; the batch's first replay slots (time, environment) are {slots}",
+                    f"update {self.updates}: loss {loss}, gradient norm {norm}: not finite; the batch's first replay "
+                    f"slots (time, environment) are {slots}",
                 )
-        self.updates += updates
+            self.updates += finite
+            self.scale.value, self.scale.good = factor, int(good)
         return reports
 
     def _one(self) -> None:
@@ -151,6 +186,8 @@ class DeviceLearner(Learner):
     def set_state(self, tensors: dict[str, Tensor]) -> None:
         """Restore what :meth:`state` returned."""
         super().set_state(tensors)
+        self.factor.fill_(self.scale.value)
+        self.good.fill_(self.scale.good)
         # The optimiser's moments lie elsewhere now.
         self.graph, self.warm = None, 0
 

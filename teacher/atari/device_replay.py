@@ -161,13 +161,18 @@ class DeviceReplay:
         shape = (-1, SIDE, SIDE, FRAMES)
         return frames.transpose(1, 2).contiguous().view(shape).permute(0, 3, 1, 2)
 
-    def set_priorities(self, leaves: Tensor, error: Tensor) -> None:
-        """Set priorities |error| + 1e-3 of the batch's slots; one that must not be drawn keeps 0."""
+    def set_priorities(self, leaves: Tensor, error: Tensor, known: Tensor | None = None) -> None:
+        """Set priorities |error| + 1e-3 of the batch's slots; one that must not be drawn keeps 0, and all keep theirs
+        where ``known``, bool (), is False."""
         if self.alpha == 0.0:
             return
-        priority = torch.where(self.priority[leaves] == 0, 0.0, error.double().abs() + MIN_PRIORITY)
-        self.max_priority.copy_(torch.maximum(self.max_priority, priority.max()))
-        self.priority[leaves] = priority**self.alpha
+        before = self.priority[leaves]
+        priority = torch.where(before == 0, 0.0, error.double().abs() + MIN_PRIORITY)
+        largest, powers = priority.max(), priority**self.alpha
+        if known is not None:
+            largest, powers = torch.where(known, largest, 0.0), torch.where(known, powers, before)
+        self.max_priority.copy_(torch.maximum(self.max_priority, largest))
+        self.priority[leaves] = powers
 
     def mean_pixel(self) -> float:
         """Return the mean pixel of the first frames, at most 64 of each stream."""

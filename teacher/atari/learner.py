@@ -138,6 +138,11 @@ class Learner(abc.ABC):
         """Return the learning rate as a group of the optimiser holds it."""
         return self.config.learning_rate
 
+    @property
+    def loss_factor(self) -> float | Tensor:
+        """What the loss is multiplied by before it is differentiated."""
+        return self.scale.value
+
     def _copy(self) -> Weights:
         return {name: weight.detach().clone() for name, weight in self.master.items()}
 
@@ -188,7 +193,7 @@ class Learner(abc.ABC):
         loss, error = td_loss(q_tm1, a_tm1, target_t, weight)
         # The share's part of the whole batch's mean.
         loss = loss * (len(a_tm1) / self.config.batch_size)
-        gradients = torch.autograd.grad(loss * self.scale.value, list(self.working.values()))
+        gradients = torch.autograd.grad(loss * self.loss_factor, list(self.working.values()))
         return list(gradients), loss.detach(), error, q_tm1.detach().gather(1, a_tm1[:, None])
 
     def _targets(self, s_tm1: Tensor, s_t: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor) -> Tensor:
@@ -220,9 +225,12 @@ class Learner(abc.ABC):
         self.optimizer.step()
         if self.config.averaging:
             with torch.no_grad():
-                mean = [self.mean[name] for name in self.master]
-                torch._foreach_lerp_(mean, list(self.master.values()), 1.0 - self.config.averaging)
+                self._average([self.mean[name] for name in self.master], list(self.master.values()))
         self.refresh_working()
+
+    def _average(self, mean: list[Tensor], weights: list[Tensor]) -> None:
+        """Move the running mean towards the weights."""
+        torch._foreach_lerp_(mean, weights, 1.0 - self.config.averaging)
 
     def dead_fractions(self, stacks_BCHW: Tensor) -> list[float]:
         """Return the fraction of units of every hidden layer that are active on none of the stacks."""

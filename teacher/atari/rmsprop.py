@@ -21,6 +21,8 @@ from torch import Tensor
 class CenteredRMSprop(torch.optim.Optimizer):
     """A step makes no tensor that the next one reads, but the moments; so it can be captured in a CUDA graph.
 
+    Where the attribute ``found_inf``, a tensor (), is set and not 0 a step changes nothing, as in PyTorch's optimisers.
+
     Args:
         groups: parameters, as every optimiser of PyTorch takes them.
         lr: learning rate, a number or a tensor ().
@@ -41,12 +43,16 @@ class CenteredRMSprop(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Step every parameter by its gradient."""
+        overflow: Tensor | None = getattr(self, "found_inf", None)
         for group in self.param_groups:
-            keep, lr = group["decay"], group["lr"]
+            decay, lr = group["decay"], group["lr"]
+            keep = decay if overflow is None else torch.where(overflow == 0, decay, 1.0)
             for parameter in group["params"]:
                 d, moments = parameter.grad, self.state[parameter]
+                if overflow is not None:
+                    d = torch.where(overflow == 0, d, 0.0)
                 n, g = moments["square_avg"], moments["grad_avg"]
-                n.mul_(keep).addcmul_(d, d, value=1.0 - keep)
-                g.mul_(keep).add_(d, alpha=1.0 - keep)
+                n.mul_(keep).addcmul_(d, d, value=1.0 - decay)
+                g.mul_(keep).add_(d, alpha=1.0 - decay)
                 root = torch.addcmul(n, g, g, value=-1.0).clamp_min_(0.0).add_(group["eps"]).sqrt_()
                 parameter.sub_(torch.div(d, root).mul_(lr))

@@ -23,7 +23,6 @@ from spikestill.common.artefacts import RESUMED_FROM, TEACHER
 from spikestill.common.atari import PIXELS
 from spikestill.common.errors import UserError, restoring
 from spikestill.common.memory import room_for
-from spikestill.common.precision.formats import number_format
 from spikestill.common.processor import compute_device, cores, keep_freed_memory, yield_to_others
 from spikestill.common.provenance import Provenance, file_sha256
 from spikestill.common.stage import StageResult, goes_on
@@ -264,7 +263,7 @@ class Training:
 def _learning(config: TeachConfig, actions: int) -> tuple[Replay | DeviceReplay, Learner]:
     """Return an empty replay and the learner that learns from it.
 
-    Both lie on a GPU where there is one, but for formats that skip updates, which the host decides.
+    Both lie on a GPU where there is one.
 
     Raises:
         UserError: the replay outgrows the host's memory.
@@ -273,7 +272,7 @@ def _learning(config: TeachConfig, actions: int) -> tuple[Replay | DeviceReplay,
     shape = (
         config.replay_capacity, config.num_envs, config.n_step, config.discount, config.priority_exponent
     )  # fmt: skip
-    if device.type == "cuda" and not number_format(config.precision, device).scaled:
+    if device.type == "cuda":
         on_device = DeviceReplay(*shape, device)
         return on_device, DeviceLearner(config, actions, on_device)
     with room_for("replay_capacity", config.replay_capacity, PIXELS, config.steps):

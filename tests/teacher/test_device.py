@@ -170,6 +170,71 @@ def test_both_learners_learn_the_same(options):
         learner.close()
 
 
+@pytest.mark.parametrize(
+    ("precision", "options"), [("fp16", OPTIONS[0]), ("fp16", OPTIONS[1]), ("fp16-master", OPTIONS[3])]
+)
+def test_both_learners_skip_what_overflows_and_rescale_the_same(precision, options):
+    config = dataclasses.replace(
+        CONFIG, precision=precision, loss_scale=2.0**22, loss_scale_period=3, averaging=0.9
+    )
+    config = dataclasses.replace(config, **options)
+    host_replay, device_replay = filled(90, config.priority_exponent)
+    host = HostLearner(config, ACTIONS, host_replay, 1)
+    device = DeviceLearner(config, ACTIONS, device_replay)
+    start = {name: weight.clone() for name, weight in device.master.items()}
+    rounds, skipped = np.random.default_rng(3).random((5, 4, 16)), []
+    for uniform in rounds:
+        before = {name: value.copy() for name, value in device_replay.state().items()}
+        wanted = [host.learn(Uniform(each), 1, 0.4, 1e-3)[0] for each in uniform]
+        found = device.learn(Uniform(uniform), 4, 0.4, 1e-3)
+        assert [each.skipped for each in found] == [each.skipped for each in wanted]
+        for one, other in zip(wanted, found, strict=True):
+            assert one.skipped or other.gradient_norm == pytest.approx(one.gradient_norm, 0.1)
+        skipped += [each.skipped for each in found]
+        assert (device.scale.value, device.scale.good) == (host.scale.value, host.scale.good)
+        assert device.updates == host.updates
+        if all(skipped):
+            assert all(torch.equal(weight, start[name]) for name, weight in device.master.items())
+            assert all(torch.equal(weight, start[name]) for name, weight in device.mean.items())
+            for name, value in device_replay.state().items():
+                np.testing.assert_array_equal(value, before[name], err_msg=name)
+    assert skipped[:4] == [True] * 4
+    assert 4 < sum(skipped) < 16
+    # The scale has doubled where it held for three updates, and been halved again.
+    assert any(skipped[first] and not skipped[first - 1] for first in range(1, len(skipped)))
+    for theirs, ours in ((device.master, host.master), (device.mean, host.mean)):
+        for name, weight in ours.items():
+            moved = (weight - start[name]).norm()
+            assert moved > 1e-4
+            assert (theirs[name] - weight).norm() < 0.3 * moved, name
+    np.testing.assert_allclose(
+        device_replay.priority.numpy(),
+        host_replay.tree[len(host_replay.tree) // 2 :][: len(device_replay.priority)], rtol=0.05, atol=0.02,
+    )  # fmt: skip
+    for learner in (host, device):
+        learner.close()
+
+
+def test_a_device_learner_resumes_at_its_loss_scale():
+    config = dataclasses.replace(CONFIG, precision="fp16", loss_scale=2.0**22, loss_scale_period=3)
+    found = []
+    for interrupted in (False, True):
+        _, replay = filled(90, 0.5)
+        learner, rng = DeviceLearner(config, ACTIONS, replay), np.random.default_rng(0)
+        learner.learn(rng, 4, 0.4, 1e-3)
+        if interrupted:
+            state, old = learner.state(), replay.state()
+            _, replay = filled(8, 0.5)
+            learner = DeviceLearner(config, ACTIONS, replay)
+            learner.set_state(state)
+            replay.set_state({name: array.copy() for name, array in old.items()})
+        for _ in range(5):
+            learner.learn(rng, 4, 0.4, 1e-3)
+        found.append(learner.state())
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.equal(tensor, found[1][name]) for name, tensor in found[0].items())
+
+
 def test_the_weights_that_act_stay_while_the_others_learn():
     _, replay = filled(90, 0.5)
     learner = DeviceLearner(CONFIG, ACTIONS, replay)
@@ -246,7 +311,7 @@ CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA de
 
 @pytest.mark.gpu
 @CUDA
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp8"])
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp8", "fp16", "fp16-master"])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_the_captured_graph_does_what_its_update_does(precision, options):
     torch.backends.cudnn.deterministic = True
@@ -314,13 +379,13 @@ def test_a_training_runs_on_a_gpu_and_goes_on(tmp_path):
 @pytest.mark.gpu
 @CUDA
 @pytest.mark.parametrize("precision", ["fp16", "fp16-master"])
-def test_formats_that_skip_updates_learn_from_the_hosts_memory(precision):
+def test_formats_that_skip_updates_do_so_within_the_graph(precision):
     config = dataclasses.replace(
         CONFIG, device="cuda", precision=precision, num_envs=8, update_period=4, replay_start=96, replay_capacity=800,
         loss_scale=2.0**40,
     )  # fmt: skip
     training = Training(config)
-    assert isinstance(training.learner, HostLearner)
+    assert isinstance(training.learner, DeviceLearner)
     reports = [report for _ in range(60) for report in training.round()]
     assert any(report.skipped for report in reports)
     assert not reports[-1].skipped

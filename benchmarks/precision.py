@@ -7,14 +7,13 @@ batches of 32, drawing them included; target copied every 250 updates. Each form
 its peak memory is its own. A gradient *underflows* where fp32 gives a number other than 0 at the same weights and
 batch, and the format gives 0. Formats that the machine does not multiply in are emulated where they can be: their time
 says nothing, their loss does; those that are refused are listed with the reason. Writes
-``benchmarks/results/precision.json``.
+``benchmarks/results/precision.json``, on a GPU ``precision-cuda.json``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
 import tempfile
 import time
 from pathlib import Path
@@ -71,6 +70,12 @@ def played() -> Replay:
     return replay
 
 
+def resident(field: str) -> int:
+    """Return the process's memory in KiB: ``VmRSS`` now, ``VmHWM`` at its peak."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.split(f"{field}:")[1].split()[0])
+
+
 def learning(precision: str, replay: Replay) -> Learner:
     """Return the learner that ``teach`` would have in this format: on a GPU the captured one."""
     config = config_of(precision)
@@ -108,14 +113,16 @@ def underflow(trained: Learner, replay: Replay, batch: Batch) -> float:
 def train(precision: str, updates: int, path: str) -> dict[str, Any]:
     """Train in one format on the replay at ``path``; return its figures."""
     torch.set_num_threads(1)
-    keep_freed_memory()
     replay = empty_replay()
     with np.load(path) as arrays:
         replay.set_state(dict(arrays))
+    # The peak is of the training, not of the second copy that reading takes.
+    keep_freed_memory()
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     learner = learning(precision, replay)
     learner.center(90.0)
     rng = np.random.default_rng(0)
-    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    base = resident("VmRSS")
     losses, skipped, seconds = [], 0, []
     for update in range(updates):
         began = time.perf_counter()
@@ -125,7 +132,7 @@ def train(precision: str, updates: int, path: str) -> dict[str, Any]:
         skipped += report.skipped
         if (update + 1) % TARGET_UPDATES == 0:
             learner.refresh_target()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = resident("VmHWM")
     if learner.device.type == "cuda":
         peak, base = torch.cuda.max_memory_allocated() // 1024, 0
     found = {
@@ -177,7 +184,7 @@ def main() -> None:
         torch.set_num_threads(1)
         np.savez(path, **played().state())  # type: ignore[arg-type]
         figures["formats"] = in_every_format(options.updates, path, device)
-    finish("precision", figures)
+    finish("precision" if device.type == "cpu" else "precision-cuda", figures)
 
 
 if __name__ == "__main__":

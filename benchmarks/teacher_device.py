@@ -1,11 +1,12 @@
-"""Where a round of ``teach --config teach-gpu`` spends its time on a GPU: emulators, acting, storing, learning.
+"""Where a round of ``teach`` spends its time on a GPU: emulators, acting (theirs included), storing, learning.
 
     python -m benchmarks.teacher_device
 
-Breakout, 128 games, bf16, eight updates a round. A round acts beside its updates and then stores, so it takes the
-longer of the two and the storing; each part is also timed by itself. Updates are timed by batch, with priorities and
-without. ``--profile`` prints the kernels of one update. Give a GPU that nothing else uses. ``--device cpu`` tries the
-benchmark itself: the host's learner is another one.
+Breakout, 128 games and the format of ``--precision auto``, eight updates a round where the recipe ``teach-gpu`` has
+four. A round acts beside its updates and then stores, so it takes the longer of the two and the storing; each part is
+also timed by itself. Updates are timed by batch, with priorities and without. ``--profile`` prints the kernels of one
+update. Give a GPU that nothing else uses. ``--device cpu`` tries the benchmark itself: the host's learner is another
+one.
 """
 
 from __future__ import annotations
@@ -63,8 +64,11 @@ def parts(config: TeachConfig, times: int, *, profile: bool) -> dict[str, float]
     while training.step < BEGUN:
         training.round()
 
+    def parameters() -> tuple[Any, float, float]:
+        return training.learner.acting_weights(), training.learner.pixel_offset, 0.02
+
     def act() -> Any:
-        return training.pool.submit(training._act, training.learner.acting_weights(), 0.0, 0.02).result()
+        return training.pool.submit(training._act, *parameters()).result()
 
     def store() -> None:
         for transition in played:
@@ -96,7 +100,7 @@ def main() -> None:
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--batches", type=int, nargs="+", default=[64, 128, 256, 512])
-    parser.add_argument("--capacity", type=int, default=500_000, help="frames of the replay")
+    parser.add_argument("--capacity", type=int, default=1_000_000, help="frames of the replay")
     parser.add_argument("--times", type=int, default=20, help="each part is timed, for its median")
     parser.add_argument("--profile", action="store_true")
     given = parser.parse_args()

@@ -51,7 +51,7 @@ class DeviceReplay:
         self, capacity: int, num_envs: int, n_step: int, discount: float, alpha: float, device: torch.device
     ) -> None:
         self.length = capacity // num_envs
-        self.num_envs, self.n_step, self.discount, self.alpha = num_envs, n_step, discount, alpha
+        self.num_envs, self.n_step, self.alpha = num_envs, n_step, alpha
         self.device = device
         shape = (self.length, num_envs)
         self.frames = torch.zeros((*shape, PIXELS), dtype=torch.uint8, device=device)

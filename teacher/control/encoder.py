@@ -2,9 +2,9 @@
 
 Critics and actor share the convolutions, which learn from the critics alone; each has a linear layer and a layer norm
 of its own (Kostrikov 2020, whom Björck follows; the tanh is from there too). In few bits the linear layer's weights are
-standardised (Qiao 2019), each output's to a norm of 1 (Brock 2021), and a row of its outputs beyond 10 is scaled down
-to 10, so that the sum of squares in the layer norm does not overflow. Standardised to a variance of 1, as Qiao has it,
-39,200 inputs make outputs beyond fp16's 65,504; the layer norm gives the same for every factor.
+standardised (Qiao 2019), each output's to a norm of at most 1 (Brock 2021), and a row of its outputs beyond 10 is
+scaled down to 10, so that the sum of squares in the layer norm does not overflow. Standardised to a variance of 1, as
+Qiao has it, 39,200 inputs make outputs beyond fp16's 65,504.
 
 On the host an image goes through the convolutions by itself, so neither threads nor the rest of a batch change its
 features; a GPU takes all images at once.

@@ -42,6 +42,12 @@ def config(folder, **changes):
     return DistillConfig(**options | changes)
 
 
+def shadows(training):
+    return torch.cat(
+        [layer.shadow.detach().cpu().reshape(-1).clone() for layer in training.network.ternary_layers()]
+    )
+
+
 @pytest.mark.parametrize("form", ["layers", "squares"])
 def test_in_fp32_a_gpu_learns_what_the_host_learns(folder, form):
     found = {}
@@ -50,16 +56,15 @@ def test_in_fp32_a_gpu_learns_what_the_host_learns(folder, form):
             made = config(folder, device=device, precision="fp32", sparsity=0.1, sparsity_form=form)
             weights = initial_weights(6, torch.Generator().manual_seed(0))
             training = distillation.Distillation(made, BufferSource([reader], made.validation), [weights])
+            start = shadows(training)
             losses = [training.train_step()[0] for _ in range(3)]
-            moved = torch.cat(
-                [layer.shadow.detach().cpu().reshape(-1) for layer in training.network.ternary_layers()]
-            )
-            found[device] = losses, moved
+            found[device] = losses, shadows(training) - start
     (losses, moved), (their_losses, their_moved) = found["cpu"], found["cuda"]
     # A spike that flips by a rounding flips others behind it: 0.2 to 2 % of the first loss.
     assert their_losses[0] == pytest.approx(losses[0], rel=0.05)
     assert their_losses == pytest.approx(losses, rel=0.2)
-    assert torch.corrcoef(torch.stack([moved, their_moved]))[0, 1] > 0.99
+    # bf16 in place of fp32 on one processor comes to 0.84; gradients in a wrong order to 0.
+    assert torch.corrcoef(torch.stack([moved, their_moved]))[0, 1] > 0.7
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "fp16-master"])

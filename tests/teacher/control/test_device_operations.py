@@ -157,6 +157,24 @@ def test_products_differ_in_the_last_bit_at_most(precision, device):
 
 
 @on_each_device
+def test_standardised_weights_of_the_published_width_do_not_overflow_in_fp16(device):
+    """39,200 inputs, as large as a training came to: with a variance of 1 the sums would pass 65,504."""
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((39_200, 3)) * 0.008
+    x = np.maximum(rng.standard_normal((4, 39_200)), 0) * 3
+    # One picture that lies along an output's weights.
+    x[0] = np.maximum(weight[:, 0], 0) * 600
+    for o in both_operations("fp16", device):
+        standard, _ = o.standardised(o.array(weight), 1e-5)
+        out = o.host(o.linear(o.array(x), Layer(standard, o.zeros(3)), False))
+        wide = o.host(standard).astype(np.float64)
+        norms = np.linalg.norm(wide, axis=0)
+        assert np.all((norms > 0.85) & (norms <= 1.001))
+        assert np.isfinite(out).all()
+        assert (x @ wide).max() * 39_200**0.5 > 65_504
+
+
+@on_each_device
 @pytest.mark.parametrize(
     ("algorithm", "options"),
     [

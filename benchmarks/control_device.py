@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from benchmarks.control import D, S, batch_of
-from benchmarks.measurement import finish
+from benchmarks.measurement import finish, named
 from spikestill.common.errors import UserError
 from spikestill.common.processor import compute_device, cores, keep_freed_memory
 from spikestill.configs.control import ControlConfig
@@ -87,12 +87,9 @@ def main() -> None:
     given = parser.parse_args()
     keep_freed_memory()
     try:
-        compute_device(given.device)
+        figures: dict[str, Any] = {**named(compute_device(given.device))}
     except UserError as error:
         sys.exit(str(error))
-    figures: dict[str, Any] = {"device": given.device}
-    if given.device == "cuda" and torch.cuda.is_available():
-        figures["gpu"] = torch.cuda.get_device_name()
     for cell in given.cells:
         width, batch_size = map(int, cell.split("/"))
         figures[cell] = {

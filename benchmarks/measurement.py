@@ -11,10 +11,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spikestill.common.processor import cores, native_bf16
 from spikestill.common.provenance import git_commit, processor, versions
+
+if TYPE_CHECKING:
+    import torch
 
 TRACKED = Path(__file__).parent / "results"
 """The results that the repository keeps and the documentation cites."""
@@ -41,6 +44,15 @@ def made() -> dict[str, str]:
         "command": " ".join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
+
+
+def named(device: torch.device) -> dict[str, str]:
+    """Return what a result says of the device that computed: its type and, of a GPU, its name."""
+    if device.type == "cpu":
+        return {"device": "cpu"}
+    import torch
+
+    return {"device": device.type, "gpu": torch.cuda.get_device_name(device)}
 
 
 def record(figures: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measurement import finish, in_a_process
+from benchmarks.measurement import finish, in_a_process, named
 from spikestill.common.errors import UserError
 from spikestill.common.precision.formats import FORMATS, number_format
 from spikestill.common.processor import compute_device, cores, keep_freed_memory
@@ -176,9 +176,7 @@ def main() -> None:
         print(json.dumps(train(options.only, options.updates, options.replay)))
         return
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    figures: dict[str, Any] = {"updates": options.updates, "batch": BATCH, "device": device.type}
-    if device.type == "cuda":
-        figures["gpu"] = torch.cuda.get_device_name()
+    figures: dict[str, Any] = {"updates": options.updates, "batch": BATCH, **named(device)}
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "replay.npz")
         torch.set_num_threads(1)

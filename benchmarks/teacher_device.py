@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measurement import finish
+from benchmarks.measurement import finish, named
 from spikestill.common.errors import UserError
 from spikestill.common.processor import compute_device, cores
 from spikestill.configs.environment import EnvironmentConfig
@@ -64,11 +64,11 @@ def parts(config: TeachConfig, times: int, *, profile: bool) -> dict[str, float]
     while training.step < BEGUN:
         training.round()
 
-    def parameters() -> tuple[Any, float, float]:
-        return training.learner.acting_weights(), training.learner.pixel_offset, 0.02
+    learner = training.learner
 
     def act() -> Any:
-        return training.pool.submit(training._act, *parameters()).result()
+        seen = learner.acting_weights(), learner.pixel_offset
+        return training.pool.submit(training._act, *seen, 0.02).result()
 
     def store() -> None:
         for transition in played:
@@ -81,7 +81,6 @@ def parts(config: TeachConfig, times: int, *, profile: bool) -> dict[str, float]
         "storing": milliseconds(store, times, device),
         "round": milliseconds(training.round, times, device),
     }
-    learner = training.learner
     if profile and isinstance(learner, DeviceLearner):
         learner.index.zero_()
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
@@ -113,9 +112,7 @@ def main() -> None:
         update_period=GAMES // UPDATES, replay_capacity=given.capacity, replay_start=2_000, epsilon_steps=10,
     )  # fmt: skip
     threads = max(1, cores() - 2)
-    figures: dict[str, Any] = {"device": given.device, "games": GAMES, "updates_a_round": UPDATES}
-    if device.type == "cuda":
-        figures["gpu"] = torch.cuda.get_device_name()
+    figures: dict[str, Any] = {**named(device), "games": GAMES, "updates_a_round": UPDATES}
     figures["emulators"] = {
         str(each): emulators(config, each, given.times) for each in (threads // 2 or 1, threads)
     }

@@ -128,9 +128,10 @@ class DeviceReplay:
         leaves = leaves.clamp(max=len(self.running) - 1)
         time, env = leaves // self.num_envs, leaves % self.num_envs
         reward, time_next, discount = self._n_step(time, env)
-        probability = (self.priority[leaves] / total).clamp_min(MIN_PROBABILITY)
+        priority = self.priority[leaves]
+        probability = (priority / total).clamp_min(MIN_PROBABILITY)
         # Where a parallel sum finds a slot that must not be drawn all the same, the batch is learnt from without it.
-        weight = torch.where(self.priority[leaves] > 0, (probability * self.size) ** -beta, 0.0)
+        weight = torch.where(priority > 0, (probability * self.size) ** -beta, 0.0)
         weight = (weight / weight.max().clamp_min(MIN_PROBABILITY)).float()
         return Draw(leaves, time, env, time_next, self.action[time, env], reward, discount, weight)
 

@@ -215,22 +215,28 @@ def test_both_learners_skip_what_overflows_and_rescale_the_same(precision, optio
         learner.close()
 
 
+def learnt(
+    config: TeachConfig, rounds: int, *, interrupted: bool
+) -> tuple[DeviceLearner, np.random.Generator]:
+    """Return a learner and its generator after a round and, resumed in between or not, ``rounds`` more."""
+    _, replay = filled(90, 0.5)
+    learner, rng = DeviceLearner(config, ACTIONS, replay), np.random.default_rng(0)
+    learner.learn(rng, 4, 0.4, 1e-3)
+    if interrupted:
+        state, old = learner.state(), replay.state()
+        _, replay = filled(8, 0.5)
+        learner = DeviceLearner(config, ACTIONS, replay)
+        learner.set_state(state)
+        replay.set_state({name: array.copy() for name, array in old.items()})
+    learner.refresh_target()
+    for _ in range(rounds):
+        learner.learn(rng, 4, 0.4, 1e-3)
+    return learner, rng
+
+
 def test_a_device_learner_resumes_at_its_loss_scale():
     config = dataclasses.replace(CONFIG, precision="fp16", loss_scale=2.0**22, loss_scale_period=3)
-    found = []
-    for interrupted in (False, True):
-        _, replay = filled(90, 0.5)
-        learner, rng = DeviceLearner(config, ACTIONS, replay), np.random.default_rng(0)
-        learner.learn(rng, 4, 0.4, 1e-3)
-        if interrupted:
-            state, old = learner.state(), replay.state()
-            _, replay = filled(8, 0.5)
-            learner = DeviceLearner(config, ACTIONS, replay)
-            learner.set_state(state)
-            replay.set_state({name: array.copy() for name, array in old.items()})
-        for _ in range(5):
-            learner.learn(rng, 4, 0.4, 1e-3)
-        found.append(learner.state())
+    found = [learnt(config, 5, interrupted=each)[0].state() for each in (False, True)]
     assert found[0].keys() == found[1].keys()
     assert all(torch.equal(tensor, found[1][name]) for name, tensor in found[0].items())
 
@@ -247,22 +253,11 @@ def test_the_weights_that_act_stay_while_the_others_learn():
 
 
 def test_a_device_learner_resumes_exactly_and_tells_of_divergence():
-    found = []
-    for interrupted in (False, True):
-        _, replay = filled(90, 0.5)
-        learner, rng = DeviceLearner(CONFIG, ACTIONS, replay), np.random.default_rng(0)
-        learner.learn(rng, 4, 0.4, 1e-3)
-        if interrupted:
-            state, old = learner.state(), replay.state()
-            _, replay = filled(8, 0.5)
-            learner = DeviceLearner(CONFIG, ACTIONS, replay)
-            learner.set_state(state)
-            replay.set_state({name: array.copy() for name, array in old.items()})
-        learner.refresh_target()
-        learner.learn(rng, 4, 0.4, 1e-3)
-        found.append(learner.state())
-    assert all(torch.equal(tensor, found[1][name]) for name, tensor in found[0].items())
-    replay.reward.fill_(float("nan"))
+    whole, _ = learnt(CONFIG, 1, interrupted=False)
+    learner, rng = learnt(CONFIG, 1, interrupted=True)
+    resumed = learner.state()
+    assert all(torch.equal(tensor, resumed[name]) for name, tensor in whole.state().items())
+    learner.replay.reward.fill_(float("nan"))
     with pytest.raises(DivergedError, match="update 8: loss nan"):
         learner.learn(rng, 4, 0.4, 1e-3)
 

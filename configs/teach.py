@@ -10,13 +10,25 @@ from spikestill.common.errors import UserError
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.options import Options, Range, Seed, Share
 
+READ_BY_DDQN = (
+    "replay_capacity", "update_period", "n_step", "priority_exponent", "priority_correction", "target_period", "target",
+    "gap_weight", "entropy_temperature",
+)  # fmt: skip
+"""Options that PQN has no use for."""
+READ_BY_PQN = ("rollout_steps", "epochs", "trace_decay")
+"""Options that double DQN has no use for."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TeachConfig(Options):
-    """Double DQN on one Atari game (van Hasselt 2016); periods count agent steps of all environments."""
+    """Q-learning on one Atari game, double DQN (van Hasselt 2016) or PQN; periods count agent steps of all
+    environments."""
 
     environment: EnvironmentConfig = dataclasses.field(default_factory=EnvironmentConfig)
     """The game."""
+    algorithm: Literal["ddqn", "pqn"] = "ddqn"
+    """``ddqn``: double DQN from a replay. ``pqn``: parallelised Q-learning (Gallici 2025) from the steps just played by
+    many games, ten times as many of them a second; ``--config teach-pqn`` has the options that go with it."""
     initial: Path | None = None
     """Teacher file to go on from; None: random weights. Exploration then begins at ``epsilon_final``."""
     steps: Annotated[int, Range(1, 1e9)] = 1_200_000
@@ -31,6 +43,12 @@ class TeachConfig(Options):
     """Agent steps per gradient update; it divides ``num_envs`` or is a multiple of it."""
     batch_size: Annotated[int, Range(1, 65536)] = 128
     """Transitions per update."""
+    rollout_steps: Annotated[int, Range(2, 4096)] = 32
+    """pqn: steps of each environment between two rounds of learning."""
+    epochs: Annotated[int, Range(1, 64)] = 2
+    """pqn: how often a round goes over its steps."""
+    trace_decay: Share = 0.65
+    """pqn: lambda of the lambda-returns (Peng 1994); 0: returns of one step."""
     n_step: Annotated[int, Range(1, 32)] = 3
     """Rewards summed before bootstrapping; 1 is the paper's (Sutton 1988 for n-step returns)."""
     discount: Share = 0.99
@@ -52,6 +70,9 @@ class TeachConfig(Options):
     dueling: bool = False
     """Split the last layer into a value and an advantage stream (Wang 2016). The teacher is saved as a plain Nature
     network, which says the same."""
+    layer_norm: bool = False
+    """Normalise the features of every place of every hidden layer (Ba 2016), which PQN needs to learn fast without a
+    target network. Integers (``--agent fixed``) cannot play such a teacher."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
     """``adam`` (Kingma 2015) or ``rmsprop``, centred with decay 0.95 (Mnih 2015, teacher/atari/rmsprop.py)."""
     learning_rate: Annotated[float, Range(1e-12, 1e3)] = 2.5e-4
@@ -105,17 +126,16 @@ class TeachConfig(Options):
     """Seed of weights, exploration, replay and games."""
 
     def _check(self) -> None:
-        if self.num_envs % self.update_period and self.update_period % self.num_envs:
-            raise UserError(
-                f"update_period {self.update_period} neither divides num_envs {self.num_envs} nor is a multiple of it",
-                "give an update_period that does",
-            )
-        if self.replay_start <= self.n_step * self.num_envs:
-            raise UserError(
-                f"replay_start {self.replay_start} leaves nothing to learn from: the first {self.n_step} steps "
-                f"(n_step) of {self.num_envs} environments have no return yet",
-                f"give --replay_start more than {self.n_step * self.num_envs}",
-            )
+        for name in READ_BY_DDQN if self.algorithm == "pqn" else READ_BY_PQN:
+            if getattr(self, name) != getattr(type(self), name):
+                raise UserError(
+                    f"{name} is {getattr(self, name)}, and algorithm {self.algorithm} does not read it",
+                    f"omit --{name}",
+                )
+        if self.algorithm == "pqn":
+            self._check_rollouts()
+        else:
+            self._check_replay()
         if self.steps <= self.replay_start:
             raise UserError(
                 f"steps {self.steps} end before the first update: replay_start is {self.replay_start}",
@@ -132,6 +152,34 @@ class TeachConfig(Options):
                     f"{name} {getattr(self, name)} with precision fp8: FP8 products want a multiple of 16",
                     f"give --{name} a multiple of 16",
                 )
+
+    def _check_rollouts(self) -> None:
+        rollout = self.rollout_steps * self.num_envs
+        if self.batch_size > rollout:
+            raise UserError(
+                f"batch_size {self.batch_size} is more than a rollout of {self.rollout_steps} steps (rollout_steps) "
+                f"of {self.num_envs} environments has",
+                f"give --batch_size at most {rollout}, or raise --num_envs",
+            )
+        if self.replay_start <= rollout:
+            raise UserError(
+                f"replay_start {self.replay_start} begins to learn before a rollout of {rollout} steps and the "
+                "state after it are there",
+                f"give --replay_start more than {rollout}",
+            )
+
+    def _check_replay(self) -> None:
+        if self.num_envs % self.update_period and self.update_period % self.num_envs:
+            raise UserError(
+                f"update_period {self.update_period} neither divides num_envs {self.num_envs} nor is a multiple of it",
+                "give an update_period that does",
+            )
+        if self.replay_start <= self.n_step * self.num_envs:
+            raise UserError(
+                f"replay_start {self.replay_start} leaves nothing to learn from: the first {self.n_step} steps "
+                f"(n_step) of {self.num_envs} environments have no return yet",
+                f"give --replay_start more than {self.n_step * self.num_envs}",
+            )
         if self.replay_capacity // self.num_envs < 64 + self.n_step:
             raise UserError(
                 f"replay_capacity {self.replay_capacity} leaves {self.replay_capacity // self.num_envs} frames "
@@ -142,9 +190,11 @@ class TeachConfig(Options):
     @property
     def vector_steps_per_round(self) -> int:
         """Vector steps of acting in one round."""
+        if self.algorithm == "pqn":
+            return self.rollout_steps
         return max(1, self.update_period // self.num_envs)
 
     @property
     def updates_per_round(self) -> int:
-        """Gradient updates in one round."""
+        """Gradient updates in one round of ``ddqn``."""
         return max(1, self.num_envs // self.update_period)

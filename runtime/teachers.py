@@ -109,18 +109,31 @@ def as_onnx(weights: Weights) -> bytes:
     from spikestill.teacher.atari import q_network
 
     plain = {name: tensor.float().numpy() for name, tensor in q_network.plain(weights).items()}
+    normalised = q_network.is_normalised(plain)
+    before = "normal" if normalised else "sum"
+
+    def normalise(layer: str, given: str, found: str) -> Any:
+        inputs = [given, f"{layer}.gain", f"{layer}.shift"]
+        return helper.make_node("LayerNormalization", inputs, [found], epsilon=q_network.EPSILON)
+
     nodes, last = [], "stacks"
     for name, _, _, _, stride in q_network.CONVOLUTIONS:
         inputs = [last, f"{name}.weight", f"{name}.bias"]
-        nodes += [
-            helper.make_node("Conv", inputs, [f"{name}.sum"], strides=[stride, stride]),
-            helper.make_node("Relu", [f"{name}.sum"], [f"{name}.out"]),
-        ]
+        nodes.append(helper.make_node("Conv", inputs, [f"{name}.sum"], strides=[stride, stride]))
+        if normalised:
+            # ONNX normalises the last axis.
+            nodes += [
+                helper.make_node("Transpose", [f"{name}.sum"], [f"{name}.places"], perm=[0, 2, 3, 1]),
+                normalise(name, f"{name}.places", f"{name}.equal"),
+                helper.make_node("Transpose", [f"{name}.equal"], [f"{name}.normal"], perm=[0, 3, 1, 2]),
+            ]
+        nodes.append(helper.make_node("Relu", [f"{name}.{before}"], [f"{name}.out"]))
         last = f"{name}.out"
     nodes += [
         helper.make_node("Flatten", [last], ["flat"], axis=1),
         helper.make_node("Gemm", ["flat", "hidden.weight", "hidden.bias"], ["hidden.sum"], transB=1),
-        helper.make_node("Relu", ["hidden.sum"], ["hidden.out"]),
+        *([normalise("hidden", "hidden.sum", "hidden.normal")] if normalised else []),
+        helper.make_node("Relu", [f"hidden.{before}"], ["hidden.out"]),
         helper.make_node("Gemm", ["hidden.out", "head.weight", "head.bias"], ["q"], transB=1),
     ]
     graph = helper.make_graph(

@@ -112,10 +112,14 @@ CONTROL: dict[str, dict[str, str]] = {
 """What differs where the actions are numbers."""
 
 
+ATARI_ALGORITHMS = ("ddqn", "pqn")
+"""Those of the Atari games' ``teach``."""
+
+
 def by_environment(verb: Verb, words: Sequence[str]) -> Verb:
     """Return the verb for the environment that the words, their recipe or else their run folder name.
 
-    ``--algorithm`` means control.
+    ``--algorithm`` means control, but for those of Atari.
     """
     given = {name.replace("-", "_"): value for name, value in _options(words)}
     if "config" in given:
@@ -124,8 +128,8 @@ def by_environment(verb: Verb, words: Sequence[str]) -> Verb:
         recipe = nested(read_recipe(find_recipe(given["config"])))
         inner = recipe.get("environment")
         given = {"environment.game": inner.get("game", "") if isinstance(inner, Mapping) else ""} | given
-        given |= {"algorithm": ""} if "algorithm" in recipe else {}
-    if "algorithm" in given:
+        given = ({"algorithm": str(recipe["algorithm"])} if "algorithm" in recipe else {}) | given
+    if given.get("algorithm", ATARI_ALGORITHMS[0]) not in ATARI_ALGORITHMS:
         return dataclasses.replace(verb, **CONTROL[verb.name])  # type: ignore[arg-type]
     name = str(given.get("environment.game", given.get("game", ""))).replace("-", "_")
     if not name and given.get("run_dir"):

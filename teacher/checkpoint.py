@@ -106,11 +106,12 @@ def nature_network(path: Path, file: TeacherFile) -> tuple[Weights, str, int, Pr
             "it can be recorded, scored and played; distill with --hint_weight 0",
         )
     tensors = file.tensors
-    for name, shape in q_network.shapes(file.actions).items():
+    shapes = q_network.shapes(file.actions, layer_norm=q_network.is_normalised(tensors))
+    for name, shape in shapes.items():
         if name not in tensors or tuple(tensors[name].shape) != shape:
             found = tuple(tensors[name].shape) if name in tensors else "missing"
             raise UserError(f"{path}: {name} is {found}, shape {shape} wanted", TEACHER_REMEDY)
         if not torch.isfinite(tensors[name]).all():
             raise UserError(f"{path}: {name} holds NaN or infinite values", TEACHER_REMEDY)
-    weights = {name: tensors[name].float() for name in q_network.shapes(file.actions)}
+    weights = {name: tensors[name].float() for name in shapes}
     return weights, file.game, file.actions, file.provenance

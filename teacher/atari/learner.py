@@ -1,4 +1,4 @@
-"""What every DDQN learner has: fp32 master weights, a working copy in the compute format, a target copy."""
+"""What every Q-learner has: fp32 master weights, a working copy in the compute format, a target copy."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Learner(abc.ABC):
         self.scale = LossScale(config.loss_scale if self.format.scaled else 1.0, config.loss_scale_period)
         generator = torch.Generator().manual_seed(config.seed)
         self.master, self.groups = self._masters(
-            q_network.initial_weights(actions, generator, config.dueling)
+            q_network.initial_weights(actions, generator, config.dueling, config.layer_norm)
         )
         self.mean = self._copy()
         self.pixel_offset = 0.0
@@ -189,6 +189,10 @@ class Learner(abc.ABC):
             # All networks read the same copy.
             s_tm1, s_t = (stacks.to(self.working["conv1.weight"].dtype) for stacks in (s_tm1, s_t))
             target_t = self._targets(s_tm1, s_t, a_tm1, r_t, discount_t)
+        return self.regress(s_tm1, a_tm1, target_t, weight)
+
+    def regress(self, s_tm1: Tensor, a_tm1: Tensor, target_t: Tensor, weight: Tensor) -> Share:
+        """Return a share's gradients, scaled, of the Huber loss to targets (b,), and what it found."""
         q_tm1 = self.q_values(self.working, s_tm1)
         loss, error = td_loss(q_tm1, a_tm1, target_t, weight)
         # The share's part of the whole batch's mean.
@@ -279,7 +283,7 @@ class Learner(abc.ABC):
         self.target = self._working_copy(target, requires_grad=False)
 
     def deployable(self) -> Weights:
-        """Return fp32 weights, the mean where ``averaging``, with the pixel offset folded in: a plain Nature net."""
+        """Return fp32 weights, the mean where ``averaging``, with the pixel offset folded in and a plain head."""
         weights = q_network.plain(self.mean if self.config.averaging else self.master)
         return {
             name: weight.cpu() for name, weight in q_network.fold_offset(weights, self.pixel_offset).items()

@@ -12,12 +12,20 @@ A *dueling* head (Wang 2016, equation 9) splits h4 into a value and an advantage
 
 which is linear in h4: :func:`plain` gives the W and b that say the same.
 
+With *layer norm* (Ba 2016) every relu(s) above is
+
+    relu(gain (s - mean(s)) / sqrt(var(s) + 1e-5) + shift)          gain, shift (C,)
+
+over the C features of one place, as Gallici 2025 has it. Such a network has the weights ``conv1.gain``, ``conv1.shift``
+and so on, and is read by what names it holds.
+
 Axis suffixes: B batch, C channels, H height, W width, A actions.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +41,8 @@ HIDDEN = 512
 STREAM = HIDDEN // 2
 LAST_LAYER = ("head", "value", "advantage")
 MAX_PIXEL = 255.0
+EPSILON = 1e-5
+"""Beside the variance of a layer norm."""
 
 
 def in_last_layer(name: str) -> bool:
@@ -40,24 +50,37 @@ def in_last_layer(name: str) -> bool:
     return name.partition(".")[0] in LAST_LAYER
 
 
-def shapes(actions: int, dueling: bool = False) -> dict[str, tuple[int, ...]]:
+def is_normalised(names: Collection[str]) -> bool:
+    """Return True for the weights of a network with layer norm."""
+    return "conv1.gain" in names
+
+
+def shapes(actions: int, dueling: bool = False, layer_norm: bool = False) -> dict[str, tuple[int, ...]]:
     """Return the shape of every parameter, in the order of the forward pass."""
+    bodies = {name: (outputs, inputs, kernel, kernel) for name, inputs, outputs, kernel, _ in CONVOLUTIONS}
     found: dict[str, tuple[int, ...]] = {}
-    for name, inputs, outputs, kernel, _ in CONVOLUTIONS:
-        found[f"{name}.weight"] = (outputs, inputs, kernel, kernel)
-        found[f"{name}.bias"] = (outputs,)
-    found |= {"hidden.weight": (HIDDEN, FLAT), "hidden.bias": (HIDDEN,)}
+    for name, shape in (bodies | {"hidden": (HIDDEN, FLAT)}).items():
+        parts = ("bias", "gain", "shift") if layer_norm else ("bias",)
+        found |= {f"{name}.weight": shape} | {f"{name}.{part}": (shape[0],) for part in parts}
     if dueling:
         found |= {"value.weight": (1, STREAM), "value.bias": (1,)}
         return found | {"advantage.weight": (actions, STREAM), "advantage.bias": (actions,)}
     return found | {"head.weight": (actions, HIDDEN), "head.bias": (actions,)}
 
 
-def initial_weights(actions: int, generator: torch.Generator, dueling: bool = False) -> Weights:
-    """Return fp32 weights drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in)), as Mnih 2015's Torch code did."""
+def initial_weights(
+    actions: int, generator: torch.Generator, dueling: bool = False, layer_norm: bool = False
+) -> Weights:
+    """Return fp32 weights drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in)), as Mnih 2015's Torch code did.
+
+    The gains of a layer norm are 1, its shifts 0.
+    """
     weights: Weights = {}
     fan_in = 1
-    for name, shape in shapes(actions, dueling).items():
+    for name, shape in shapes(actions, dueling, layer_norm).items():
+        if name.endswith((".gain", ".shift")):
+            weights[name] = torch.full(shape, float(name.endswith(".gain")))
+            continue
         if name.endswith(".weight"):
             fan_in = math.prod(shape[1:])
         bound = 1.0 / math.sqrt(fan_in)
@@ -122,10 +145,21 @@ def features(
             weight = weight * (1.0 / MAX_PIXEL)
             if pixel_offset:
                 bias = bias - pixel_offset * weight.sum(dim=(1, 2, 3), dtype=torch.float32).to(dtype)
-        x = F.relu(operations.conv2d(x, weight, bias, stride))
+        x = F.relu(_normalised(weights, name, operations.conv2d(x, weight, bias, stride)))
         activations.append(x)
-    x = F.relu(operations.linear(x.flatten(1), weights["hidden.weight"], weights["hidden.bias"]))
-    return [*activations, x]
+    x = operations.linear(x.flatten(1), weights["hidden.weight"], weights["hidden.bias"])
+    return [*activations, F.relu(_normalised(weights, "hidden", x))]
+
+
+def _normalised(weights: Weights, layer: str, sums: Tensor) -> Tensor:
+    """Return a layer's sums (B, C) or (B, C, H, W) behind its layer norm, where it has one.
+
+    Statistics are fp32 in every format. Features come last in memory, so that a place's lie together.
+    """
+    if not is_normalised(weights):
+        return sums
+    gain, shift = weights[f"{layer}.gain"], weights[f"{layer}.shift"]
+    return F.layer_norm(sums.movedim(1, -1), gain.shape, gain, shift, EPSILON).movedim(-1, 1)
 
 
 def fold_offset(weights: Weights, pixel_offset: float) -> Weights:

@@ -38,6 +38,7 @@ from spikestill.common.training import (
 )
 from spikestill.configs.loading import plain
 from spikestill.configs.teach import TeachConfig
+from spikestill.teacher.atari import q_network
 from spikestill.teacher.atari.actor import Actor, Transition
 from spikestill.teacher.atari.device_learner import DeviceLearner
 from spikestill.teacher.atari.device_replay import DeviceReplay
@@ -46,12 +47,16 @@ from spikestill.teacher.atari.host_learner import HostLearner
 from spikestill.teacher.atari.learner import DivergedError, Learner, UpdateReport
 from spikestill.teacher.atari.q_network import Weights
 from spikestill.teacher.atari.replay import Replay
+from spikestill.teacher.atari.rollout_learner import RolloutLearner
 from spikestill.teacher.atari.selection import Selection
 from spikestill.teacher.checkpoint import CHECKPOINT_SCHEMA, read_teacher, save_teacher
 from spikestill.teacher.policy import TeacherPolicy
 
 CHECKPOINT = RESUMED_FROM["teach"]
 LOG_UPDATES = 1_000
+ROWS_BESIDE = 8
+"""Steps that a ring holds beside a rollout: the one after it, the three before it that its first stacks reach back to,
+a segment's last observation, and the one that the next append writes over."""
 
 
 def exploration_rate(config: TeachConfig, step: int) -> float:
@@ -263,12 +268,16 @@ class Training:
 def _learning(config: TeachConfig, actions: int) -> tuple[Replay | DeviceReplay, Learner]:
     """Return an empty replay and the learner that learns from it.
 
-    Both lie on a GPU where there is one.
+    Both lie on a GPU where there is one; a rollout lies in the host's memory.
 
     Raises:
         UserError: the replay outgrows the host's memory.
     """
     device = compute_device(config.device)
+    if config.algorithm == "pqn":
+        rows = config.rollout_steps + ROWS_BESIDE
+        rollout = Replay(rows * config.num_envs, config.num_envs, 1, config.discount, 0.0)
+        return rollout, RolloutLearner(config, actions, rollout, config.threads or cores())
     shape = (
         config.replay_capacity, config.num_envs, config.n_step, config.discount, config.priority_exponent
     )  # fmt: skip
@@ -288,6 +297,13 @@ def _initial_weights(config: TeachConfig) -> Weights:
         raise UserError(
             f"{config.initial}: plays {game} with {found} actions, {config.environment.game} has {actions}",
             "give a teacher of a game with as many actions, or leave --initial out",
+        )
+    normalised = q_network.is_normalised(weights)
+    if normalised != config.layer_norm:
+        raise UserError(
+            f"{config.initial}: a network {'with' if normalised else 'without'} layer norm, and layer_norm is "
+            f"{config.layer_norm}",
+            f"give --layer_norm {normalised}",
         )
     return weights
 

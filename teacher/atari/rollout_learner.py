@@ -1,0 +1,113 @@
+"""Parallelised Q-learning (PQN, Gallici 2025, algorithm 1): no replay, no target network.
+
+Many games play ``rollout_steps`` each; the learner then goes over those steps ``epochs`` times in shuffled batches,
+with the lambda-returns that the weights gave before the first of them. A step costs two gradients where double DQN's
+replay takes eight, and no pass of a target network, so that games must be many and decorrelate each other.
+
+The authors normalise every layer; here the network is the plain Nature net, so that a teacher is what it always was.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from spikestill.teacher.atari.host_learner import HostLearner
+from spikestill.teacher.atari.learner import Share, UpdateReport
+from spikestill.teacher.atari.replay import Batch
+
+FORWARD_BATCH = 256
+"""States of one forward pass, in each of the threads."""
+
+
+def lambda_returns(
+    reward_TE: npt.NDArray[np.float32],
+    done_TE: npt.NDArray[np.bool_],
+    valid_TE: npt.NDArray[np.bool_],
+    best_SE: npt.NDArray[np.float32],
+    discount: float,
+    decay: float,
+) -> npt.NDArray[np.float32]:
+    """Return Peng's lambda-returns (T, E) fp32, from the last step to the first:
+
+        G_t = r_t + discount ((1 - decay) max_a q(s_{t+1}, a) + decay G_{t+1})
+
+    with 0 in place of the bracket where the return ended, and its first term alone where step t + 1 is the last
+    or not valid (an action that the game ignored, whose return is another game's).
+
+    Args:
+        reward_TE: r_t.
+        done_TE: the return ended with step t.
+        valid_TE: the action of step t was played.
+        best_SE: max_a q(s_t, a) of the T + 1 states.
+        discount: of one step, 0..1.
+        decay: lambda, 0 (one step) to 1 (Monte Carlo as far as the steps go).
+
+    Source: Peng 1994; Gallici 2025, equation 6.
+    """
+    found = np.empty_like(reward_TE)
+    following = best_SE[-1]
+    for t in range(len(reward_TE) - 1, -1, -1):
+        found[t] = reward_TE[t] + np.float32(discount) * np.where(done_TE[t], np.float32(0.0), following)
+        trace = np.where(valid_TE[t], np.float32(decay), np.float32(0.0))
+        following = best_SE[t] + trace * (found[t] - best_SE[t])
+    return found
+
+
+class RolloutLearner(HostLearner):
+    """:class:`HostLearner` that learns from the newest steps of the replay alone; arguments as of that.
+
+    The newest step of all has no successor yet, and waits for the next rollout.
+    """
+
+    def learn(
+        self, rng: np.random.Generator, updates: int, beta: float, learning_rate: float
+    ) -> list[UpdateReport]:
+        """Go over the newest rollout ``epochs`` times in shuffled whole batches; see :meth:`Learner.learn`.
+
+        ``updates`` and ``beta`` are a replay's.
+        """
+        config, replay = self.config, self.replay
+        slots_S = np.arange(replay.written - 1 - config.rollout_steps, replay.written) % replay.length
+        slots_T = slots_S[:-1]
+        valid_TE = replay.valid[slots_T]
+        target_TE = lambda_returns(
+            replay.reward[slots_T], replay.done[slots_T], valid_TE, self._best(slots_S),
+            config.discount, config.trace_decay,
+        )  # fmt: skip
+        steps_BI = np.argwhere(valid_TE)
+        reports = []
+        for _ in range(config.epochs):
+            shuffled = rng.permutation(steps_BI)
+            for begin in range(0, len(shuffled) - config.batch_size + 1, config.batch_size):
+                t, env = shuffled[begin : begin + config.batch_size].T
+                reports.append(self.update(self._batch(slots_T[t], env, target_TE[t, env]), learning_rate))
+        return reports
+
+    def _batch(
+        self, time: npt.NDArray[np.int64], env: npt.NDArray[np.int64], target: npt.NDArray[np.float32]
+    ) -> Batch:
+        """Return slots with all that they are worth as the reward: nothing is bootstrapped from."""
+        action = self.replay.action[time, env].astype(np.int64)
+        return Batch(time, env, time, action, target, np.zeros_like(target), np.ones_like(target))
+
+    def _best(self, slots_S: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Return max_a q (S, E) of the states in these slots of the ring, by the weights of now."""
+        envs = self.replay.num_envs
+        time, env = np.repeat(slots_S, envs), np.tile(np.arange(envs), len(slots_S))
+
+        def some(begin: int) -> npt.NDArray[np.float32]:
+            part = slice(begin, begin + FORWARD_BATCH)
+            with torch.no_grad():
+                stacks = self.stacks(self.replay.stacks(time[part], env[part]))
+                return self.q_values(self.working, stacks).amax(dim=1).cpu().numpy()
+
+        return np.concatenate(list(self.pool.map(some, range(0, len(time), FORWARD_BATCH)))).reshape(-1, envs)
+
+    def _share(self, batch: Batch) -> Share:
+        stacks = self.stacks(self.replay.stacks(batch.time, batch.env))
+        action, target, weight = (
+            torch.from_numpy(array).to(self.device) for array in (batch.action, batch.reward, batch.weight)
+        )
+        return self.regress(stacks, action, target, weight)

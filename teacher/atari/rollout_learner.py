@@ -58,7 +58,8 @@ def lambda_returns(
 class RolloutLearner(HostLearner):
     """:class:`HostLearner` that learns from the newest steps of the replay alone; arguments as of that.
 
-    The newest step of all has no successor yet, and waits for the next rollout.
+    The newest step of all has no successor yet, and waits for the next rollout. Where a segment of the games ends, its
+    last observation takes the place of that step, which is lost.
     """
 
     def learn(

@@ -1,0 +1,238 @@
+"""Parallelised Q-learning beside its mathematics written anew, and its trainings."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from spikestill.common.environment import environment
+from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance
+from spikestill.configs import loading
+from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.teach import TeachConfig
+from spikestill.runtime.teachers import make_onnx
+from spikestill.teacher.atari import q_network
+from spikestill.teacher.atari.fixed_network import calibrate
+from spikestill.teacher.atari.rollout_learner import RolloutLearner, lambda_returns
+from spikestill.teacher.atari.teach import Training, run
+from spikestill.teacher.checkpoint import read_teacher, save_teacher
+from spikestill.teacher.policy import load_teacher
+from tests.teacher.noise import ACTIONS, noise_replay
+from tests.teacher.test_teach import TINY, state
+
+SMALL = TeachConfig(
+    environment=EnvironmentConfig(game="breakout"), algorithm="pqn", steps=320, num_envs=4, rollout_steps=8, epochs=2,
+    batch_size=16, replay_start=64, epsilon_steps=150, segment_steps=50, threads=2, layer_norm=True,
+    center_pixels=False, averaging=0.9, precision="fp32", device="cpu",
+)  # fmt: skip
+
+
+def forward_view(reward, done, valid, best, discount, decay, t):
+    """Return the lambda-return of step ``t`` of one stream as the mixture of n-step returns that Peng 1994 defines."""
+    mixture, n, weight = 0.0, 0, 1.0
+    gained, scale = 0.0, 1.0
+    while True:
+        gained += scale * float(reward[t + n])
+        scale *= discount
+        ended = bool(done[t + n])
+        n += 1
+        n_step_return = gained + (0.0 if ended else scale * float(best[t + n]))
+        last = ended or t + n == len(reward) or not valid[t + n]
+        mixture += weight * (1.0 if last else 1.0 - decay) * n_step_return
+        weight *= decay
+        if last:
+            return mixture
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.65, 1.0])
+def test_lambda_returns_are_the_mixture_of_n_step_returns(decay):
+    rng = np.random.default_rng(0)
+    shape = (12, 40)
+    reward = rng.integers(-1, 2, shape).astype(np.float32)
+    done, valid = rng.random(shape) < 0.1, rng.random(shape) < 0.9
+    best = rng.normal(size=(13, 40)).astype(np.float32)
+    found = lambda_returns(reward, done, valid, best, 0.9, decay)
+    wanted = [
+        [
+            forward_view(reward[:, e], done[:, e], valid[:, e], best[:, e], 0.9, decay, t)
+            for e in range(shape[1])
+        ]
+        for t in range(shape[0])
+    ]
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+class FeatureNorm(nn.LayerNorm):
+    """PyTorch's layer norm over the features of each place."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise (B, C, H, W) over C."""
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+def network(weights: q_network.Weights) -> nn.Sequential:
+    """Return the Nature network with layer norm and these weights, in fp64."""
+    made = nn.Sequential(
+        nn.Conv2d(4, 32, 8, 4), FeatureNorm(32), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), FeatureNorm(64), nn.ReLU(),
+        nn.Conv2d(64, 64, 3, 1), FeatureNorm(64), nn.ReLU(), nn.Flatten(), nn.Linear(3136, 512), nn.LayerNorm(512),
+        nn.ReLU(), nn.Linear(512, ACTIONS),
+    ).double()  # fmt: skip
+    with torch.no_grad():
+        for parameter, weight in zip(made.parameters(), weights.values(), strict=True):
+            parameter.copy_(weight)
+    return made
+
+
+def random_weights(seed: int) -> q_network.Weights:
+    """Return weights whose gains and shifts are not those of the beginning."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = q_network.initial_weights(ACTIONS, generator, layer_norm=True)
+    for name, weight in weights.items():
+        if name.endswith((".gain", ".shift")):
+            weight += 0.3 * torch.randn(weight.shape, generator=generator)
+    return weights
+
+
+def test_a_round_regresses_every_step_of_the_newest_rollout_on_its_lambda_return():
+    replay = noise_replay(np.random.default_rng(3), n_step=1, discount=0.9, ends=0.2)
+    replay.valid[94, 1] = replay.valid[97, 2] = False
+    # The newest row has no successor yet: rows 91 to 98 are the rollout, and 30 of their 32 steps were played.
+    config = dataclasses.replace(
+        SMALL, epochs=1, batch_size=30, discount=0.9, averaging=0.0, max_gradient_norm=0.0
+    )
+    learner = RolloutLearner(config, ACTIONS, replay, threads=2)
+    learner.begin_with(random_weights(5))
+    net = network(learner.master)
+
+    def q(row: int, env: int) -> torch.Tensor:
+        stack = replay.stacks(np.array([row]), np.array([env]))
+        return net(torch.from_numpy(stack).permute(0, 3, 1, 2).double() / 255)[0]
+
+    rows = np.arange(91, 99)
+    with torch.no_grad():
+        best = np.array([[float(q(row, env).max()) for env in range(4)] for row in range(91, 100)])
+    loss, errors = torch.zeros(()).double(), []
+    for t, row in enumerate(rows):
+        for env in range(4):
+            if not replay.valid[row, env]:
+                continue
+            wanted = forward_view(
+                replay.reward[rows, env], replay.done[rows, env], replay.valid[rows, env], best[:, env],
+                0.9, config.trace_decay, t,
+            )  # fmt: skip
+            error = q(row, env)[int(replay.action[row, env])] - wanted
+            loss = loss + (0.5 * error**2 if abs(error.item()) <= 1 else error.abs() - 0.5) / 30
+            errors.append(error.item())
+    loss.backward()
+    before = {name: weight.clone() for name, weight in learner.master.items()}
+    (report,) = learner.learn(np.random.default_rng(0), 1, 0.0, 1e-3)
+    assert len(errors) == 30
+    np.testing.assert_allclose(np.sort(report.error), np.sort(errors), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(report.loss, loss.item(), rtol=1e-5)
+    # Adam's first step (Kingma 2015): m / (sqrt(v) + eps) = g / (|g| + eps).
+    for (name, weight), parameter in zip(learner.master.items(), net.parameters(), strict=True):
+        assert parameter.grad is not None
+        moved = (weight - before[name]).double()
+        wanted_move = -1e-3 * parameter.grad / (parameter.grad.abs() + config.optimizer_epsilon)
+        clear = parameter.grad.abs() > 1e-4 * parameter.grad.abs().max()
+        np.testing.assert_allclose(moved[clear], wanted_move[clear], rtol=2e-2, atol=1e-6, err_msg=name)
+    learner.close()
+
+
+def test_rollouts_follow_each_other_and_an_epoch_takes_every_whole_batch():
+    training = Training(SMALL)
+    replay = training.replay
+    taken: list[int] = []
+    learner = training.learner
+    assert isinstance(learner, RolloutLearner)
+    while training.step < SMALL.steps:
+        newest = replay.written - 1
+        valid = int(replay.valid[np.arange(newest - 8, newest) % replay.length].sum())
+        reports = training.round()
+        if reports:
+            taken += range(newest - SMALL.rollout_steps, newest)
+            assert len(reports) == 2 * (valid // SMALL.batch_size)
+    assert len(taken) == len(set(taken))
+    # A closed segment's last observation, on which nothing was done, pushes one step out of the next rollout.
+    assert training.actor.segment == 1
+    assert len(set(range(taken[0], taken[-1] + 1)) - set(taken)) == 1
+    training.close()
+
+
+@pytest.mark.parametrize("point", [96, 256])
+def test_stopping_and_resuming_equals_never_having_stopped(tmp_path, point):
+    """The segment of 50 steps of 4 games ends between the two."""
+    whole = Training(SMALL)
+    while whole.step < SMALL.steps:
+        whole.round()
+    first = Training(SMALL)
+    while first.step < point:
+        first.round()
+    first.save(tmp_path / "c", Provenance.of(SMALL, 0))
+    first.close()
+    second = Training(SMALL, tmp_path / "c")
+    assert second.step == point
+    while second.step < SMALL.steps:
+        second.round()
+    a, b = state(whole), state(second)
+    assert a.keys() == b.keys()
+    assert [name for name in a if not torch.equal(a[name], b[name])] == []
+    whole.close()
+    second.close()
+
+
+def test_a_teacher_with_layer_norm_is_played_gone_on_with_and_read_by_onnx(tmp_path):
+    path = run(SMALL, tmp_path / "run").artefact
+    stacks = np.random.default_rng(0).integers(0, 256, (3, 4, 84, 84), np.uint8)
+    played = load_teacher(path).q_values(stacks)
+    weights, game, actions, _ = read_teacher(path)
+    assert (game, actions) == ("breakout", 4)
+    assert q_network.is_normalised(weights)
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    agent = make_onnx({"teacher": path}, environment("breakout"))
+    np.testing.assert_allclose(agent.act({"stack": stacks}).scores, played, rtol=1e-3, atol=1e-4)
+    with pytest.raises(UserError, match="a network with layer norm, and layer_norm is False"):
+        Training(dataclasses.replace(TINY, initial=path))
+    with pytest.raises(UserError, match="with layer norm divides by a deviation"):
+        calibrate(weights, stacks, 8)
+
+
+def test_a_damaged_layer_norm_is_named(tmp_path):
+    weights = random_weights(0)
+    weights["conv2.gain"] = weights["conv2.gain"][:-1]
+    save_teacher(tmp_path / "t", weights, "pong", ACTIONS, Provenance.of(SMALL, 0))
+    with pytest.raises(UserError, match=r"conv2.gain is \(63,\), shape \(64,\) wanted"):
+        read_teacher(tmp_path / "t")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_step": 5}, "n_step is 5, and algorithm pqn does not read it"),
+        ({"batch_size": 64}, "batch_size 64 is more than a rollout of 8 steps"),
+        ({"replay_start": 32}, "replay_start 32 begins to learn before a rollout of 32 steps"),
+    ],
+)
+def test_options_that_pqn_cannot_use_are_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(SMALL, **options)
+
+
+def test_double_dqn_refuses_the_options_of_pqn():
+    with pytest.raises(UserError, match=r"trace_decay is 0\.5, and algorithm ddqn does not read it"):
+        TeachConfig(trace_decay=0.5)
+
+
+def test_the_recipe_has_the_published_settings():
+    """Gallici 2025, table of the Atari experiments."""
+    made = loading.load(TeachConfig, loading.find_recipe("teach-pqn"), {})
+    assert (made.algorithm, made.layer_norm, made.num_envs, made.rollout_steps) == ("pqn", True, 128, 32)
+    assert (made.epochs, made.batch_size, made.trace_decay, made.discount) == (2, 128, 0.65, 0.99)
+    assert (made.learning_rate, made.max_gradient_norm) == (2.5e-4, 10.0)

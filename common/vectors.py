@@ -297,6 +297,20 @@ def step(typing_context: Any, x: Any) -> Any:
     return x(x), generate
 
 
+@intrinsic
+def total(typing_context: Any, x: Any) -> Any:
+    """Return the sum of the lanes, added pair by pair, as an fp32 number."""
+    count = x.count
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(FLOAT, [FLOAT, ir.VectorType(FLOAT, count)])
+        name = f"llvm.vector.reduce.fadd.v{count}f32"
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        return builder.call(function, [ir.Constant(FLOAT, 0.0), *arguments], fastmath=FAST)
+
+    return types.float32(x), generate
+
+
 def _added_products(builder: Any, a: Any, b: Any, total: Any, count: int) -> Any:
     """Return a b + total of fp32 lanes."""
     return _called("fmuladd", count, builder, [a, b, total])

@@ -145,21 +145,19 @@ def features(
             weight = weight * (1.0 / MAX_PIXEL)
             if pixel_offset:
                 bias = bias - pixel_offset * weight.sum(dim=(1, 2, 3), dtype=torch.float32).to(dtype)
-        x = F.relu(_normalised(weights, name, operations.conv2d(x, weight, bias, stride)))
+        x = _active(weights, name, operations.conv2d(x, weight, bias, stride))
         activations.append(x)
     x = operations.linear(x.flatten(1), weights["hidden.weight"], weights["hidden.bias"])
-    return [*activations, F.relu(_normalised(weights, "hidden", x))]
+    return [*activations, _active(weights, "hidden", x)]
 
 
-def _normalised(weights: Weights, layer: str, sums: Tensor) -> Tensor:
-    """Return a layer's sums (B, C) or (B, C, H, W) behind its layer norm, where it has one.
-
-    Statistics are fp32 in every format. Features come last in memory, so that a place's lie together.
-    """
+def _active(weights: Weights, layer: str, sums: Tensor) -> Tensor:
+    """Return the activations of a layer's sums (B, C) or (B, C, H, W), behind its layer norm where it has one."""
     if not is_normalised(weights):
-        return sums
-    gain, shift = weights[f"{layer}.gain"], weights[f"{layer}.shift"]
-    return F.layer_norm(sums.movedim(1, -1), gain.shape, gain, shift, EPSILON).movedim(-1, 1)
+        return F.relu(sums)
+    from spikestill.teacher.atari.feature_norm import feature_norm  # compiled, and few networks need it
+
+    return feature_norm(sums, weights[f"{layer}.gain"], weights[f"{layer}.shift"], EPSILON)
 
 
 def fold_offset(weights: Weights, pixel_offset: float) -> Weights:

@@ -1,7 +1,7 @@
-"""Seconds until a Pong teacher's last 100 games average 18: our ``teach-fast`` beside Stable-Baselines3's DQN.
+"""Seconds until a Pong teacher's last 100 games average 18: our recipes beside Stable-Baselines3's DQN.
 
     pip install stable-baselines3==2.9.2 opencv-python-headless
-    python -m benchmarks.teacher_score ours [--target 18] [--seed 0]
+    python -m benchmarks.teacher_score ours [--target 18] [--seed 0] [--recipe teach-pqn]
     python -m benchmarks.teacher_score peer [--times 5] [--minutes 60] [--state runs/stable-baselines3]
 
 The games are the training's own, exploration included, as both programs print them. Stable-Baselines3 has the
@@ -29,13 +29,13 @@ GAMES = 100
 ZOO_STEPS = 10_000_000
 
 
-def ours(target: float, seed: int) -> dict[str, Any]:
-    """Train by the recipe, whole, until the last games average ``target``; return seconds, steps, curve."""
+def ours(recipe: str, target: float, seed: int) -> dict[str, Any]:
+    """Train Pong by a recipe, whole, until the last games average ``target``; return seconds, steps, curve."""
     from spikestill.configs.loading import find_recipe, load
     from spikestill.configs.teach import TeachConfig
     from spikestill.teacher.atari.teach import Training
 
-    config = load(TeachConfig, find_recipe("teach-fast"), {"seed": seed})
+    config = load(TeachConfig, find_recipe(recipe), {"seed": seed, "environment.game": "pong"})
     curve: list[tuple[int, int, float | None]] = []
     score: float | None = None
     began = time.perf_counter()
@@ -116,6 +116,12 @@ def peer(
     return found
 
 
+def tracked() -> dict[str, Any]:
+    """Return the figures of the sittings before."""
+    found: dict[str, Any] = json.loads((TRACKED / f"{NAME}.json").read_text(encoding="utf-8"))["figures"]
+    return found
+
+
 def main() -> None:
     """Run one of the two and write ``benchmarks/results/teacher_score.json``."""
     parser = argparse.ArgumentParser(
@@ -125,16 +131,23 @@ def main() -> None:
     parser.add_argument("--target", type=float, default=18.0, help="mean return of the last 100 games")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
+        "--recipe", default="teach-fast", help="of ours; the peer is measured beside teach-fast"
+    )
+    parser.add_argument(
         "--times", type=float, default=5.0, help="how often our time Stable-Baselines3 may take"
     )
     parser.add_argument("--minutes", type=float, default=60.0, help="of this sitting of Stable-Baselines3")
     parser.add_argument("--state", type=Path, default=Path("runs/stable-baselines3"))
     options = parser.parse_args()
     if options.who == "ours":
-        fast = ours(options.target, options.seed)
-        finish(NAME, {"target": options.target, "seed": options.seed, "teach_fast": fast})
+        found = ours(options.recipe, options.target, options.seed)
+        known = {"target": options.target, "seed": options.seed}
+        if options.recipe != "teach-fast":
+            found |= known
+            known = tracked()
+        finish(NAME, known | {options.recipe.replace("-", "_"): found})
         return
-    figures = json.loads((TRACKED / f"{NAME}.json").read_text(encoding="utf-8"))["figures"]
+    figures = tracked()
     fast, before = figures["teach_fast"], figures.get("stable_baselines3_dqn")
     left_s = options.times * fast["seconds"] - (before["seconds"] if before else 0.0)
     limit_s = min(left_s, 60.0 * options.minutes)

@@ -33,7 +33,7 @@ def test_result_and_gradients_are_pytorchs(shape, dtype):
     sums, gain, shift, slope = operands(shape, dtype)
     leaves = [each.requires_grad_() for each in (sums, gain, shift)]
     exact = [each.detach().double().requires_grad_() for each in leaves]
-    found = feature_norm(*leaves, EPSILON)
+    found = feature_norm(leaves[0], leaves[1], leaves[2], EPSILON)
     wanted = F.relu(
         F.layer_norm(exact[0].movedim(1, -1), (shape[1],), exact[1], exact[2], EPSILON).movedim(-1, 1)
     )

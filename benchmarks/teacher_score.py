@@ -142,10 +142,13 @@ def main() -> None:
     if options.who == "ours":
         found = ours(options.recipe, options.target, options.seed)
         known = {"target": options.target, "seed": options.seed}
-        if options.recipe != "teach-fast":
+        beside = tracked()
+        if options.recipe == "teach-fast":
+            known |= {name: each for name, each in beside.items() if name.startswith("teach_")}
+        else:
             found |= known
-            known = tracked()
-        finish(NAME, known | {options.recipe.replace("-", "_"): found})
+            known = beside
+        finish(NAME, known | {Path(options.recipe).stem.replace("-", "_"): found})
         return
     figures = tracked()
     fast, before = figures["teach_fast"], figures.get("stable_baselines3_dqn")

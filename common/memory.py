@@ -58,7 +58,9 @@ def group_memory(root: Path = Path("/sys/fs/cgroup"), process: Path = Path("/pro
 
 
 @contextlib.contextmanager
-def room_for(option: str, frames: int, frame_bytes: int, filled: int) -> Iterator[None]:
+def room_for(
+    option: str, frames: int, frame_bytes: int, filled: int, lower: str | None = None
+) -> Iterator[None]:
     """Refuse a ring that outgrows the memory before it is filled; its arrays are to be made within.
 
     NumPy's zeros take memory only as they are written: a ring that is too large ends a training hours later.
@@ -68,6 +70,7 @@ def room_for(option: str, frames: int, frame_bytes: int, filled: int) -> Iterato
         frames: its value.
         frame_bytes: of each of them.
         filled: frames that a training puts into the ring: where it has room for more, that room takes no memory.
+        lower: the option to lower, where ``option`` is more than one.
 
     Raises:
         UserError: what will be filled is larger than the free memory, or the system refuses the whole.
@@ -76,7 +79,7 @@ def room_for(option: str, frames: int, frame_bytes: int, filled: int) -> Iterato
     def refusal(needed: int, free: int) -> UserError:
         return UserError(
             f"{option} {frames} needs {needed / 1e9:,.2f} GB of memory, {free / 1e9:,.2f} GB are free",
-            f"lower --{option}",
+            f"lower --{lower or option}",
         )
 
     needed, free = min(frames, filled) * frame_bytes, free_memory()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from spikestill.common.errors import UserError
 from spikestill.configs.environment import EnvironmentConfig
@@ -24,11 +24,13 @@ class TeachConfig(Options):
     """Q-learning on one Atari game, double DQN (van Hasselt 2016) or PQN; periods count agent steps of all
     environments."""
 
+    NEWER: ClassVar[tuple[str, ...]] = ("algorithm", "rollout_steps", "epochs", "trace_decay", "layer_norm")
+
     environment: EnvironmentConfig = dataclasses.field(default_factory=EnvironmentConfig)
     """The game."""
     algorithm: Literal["ddqn", "pqn"] = "ddqn"
     """``ddqn``: double DQN from a replay. ``pqn``: parallelised Q-learning (Gallici 2025) from the steps just played by
-    many games, ten times as many of them a second; ``--config teach-pqn`` has the options that go with it."""
+    many games, a sixth of the arithmetic a step; ``--config teach-pqn`` has the options that go with it."""
     initial: Path | None = None
     """Teacher file to go on from; None: random weights. Exploration then begins at ``epsilon_final``."""
     steps: Annotated[int, Range(1, 1e9)] = 1_200_000
@@ -42,8 +44,8 @@ class TeachConfig(Options):
     update_period: Annotated[int, Range(1, 1024)] = 16
     """Agent steps per gradient update; it divides ``num_envs`` or is a multiple of it."""
     batch_size: Annotated[int, Range(1, 65536)] = 128
-    """Transitions per update."""
-    rollout_steps: Annotated[int, Range(2, 4096)] = 32
+    """Transitions per update; pqn cuts a rollout into equal batches of this size or a little more."""
+    rollout_steps: Annotated[int, Range(2, 512)] = 32
     """pqn: steps of each environment between two rounds of learning."""
     epochs: Annotated[int, Range(1, 64)] = 2
     """pqn: how often a round goes over its steps."""
@@ -68,11 +70,11 @@ class TeachConfig(Options):
     entropy_temperature: Annotated[float, Range(1e-6, 1e3)] = 0.03
     """Tau of the policy softmax(Q / tau), in units of Q; ``munchausen`` only."""
     dueling: bool = False
-    """Split the last layer into a value and an advantage stream (Wang 2016). The teacher is saved as a plain Nature
-    network, which says the same."""
-    layer_norm: bool = False
+    """Split the last layer into a value and an advantage stream (Wang 2016). The teacher is saved with a plain last
+    layer, which says the same."""
+    layer_norm: bool | None = None
     """Normalise the features of every place of every hidden layer (Ba 2016), which PQN needs to learn fast without a
-    target network. Integers (``--agent fixed``) cannot play such a teacher."""
+    target network; None: with ``pqn``. Integers (``--agent fixed``) cannot play such a teacher."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
     """``adam`` (Kingma 2015) or ``rmsprop``, centred with decay 0.95 (Mnih 2015, teacher/atari/rmsprop.py)."""
     learning_rate: Annotated[float, Range(1e-12, 1e3)] = 2.5e-4
@@ -130,7 +132,7 @@ class TeachConfig(Options):
             if getattr(self, name) != getattr(type(self), name):
                 raise UserError(
                     f"{name} is {getattr(self, name)}, and algorithm {self.algorithm} does not read it",
-                    f"omit --{name}",
+                    f"leave {name} out",
                 )
         if self.algorithm == "pqn":
             self._check_rollouts()
@@ -155,6 +157,13 @@ class TeachConfig(Options):
 
     def _check_rollouts(self) -> None:
         rollout = self.rollout_steps * self.num_envs
+        first = -(-self.replay_start // rollout) * rollout
+        if self.replay_start < self.steps <= first:
+            raise UserError(
+                f"steps {self.steps} end before the first update: a round is {rollout} steps, and replay_start "
+                f"{self.replay_start} is past after {first}",
+                f"give --steps more than {first}",
+            )
         if self.batch_size > rollout:
             raise UserError(
                 f"batch_size {self.batch_size} is more than a rollout of {self.rollout_steps} steps (rollout_steps) "
@@ -186,6 +195,11 @@ class TeachConfig(Options):
                 f"for each of {self.num_envs} environments, at least {64 + self.n_step} wanted",
                 "raise replay_capacity or lower num_envs",
             )
+
+    @property
+    def normalised(self) -> bool:
+        """The network has layer norm."""
+        return self.algorithm == "pqn" if self.layer_norm is None else self.layer_norm
 
     @property
     def vector_steps_per_round(self) -> int:

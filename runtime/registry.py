@@ -51,7 +51,7 @@ ENTRIES = (
     ),
     AgentEntry(
         name="fixed",
-        help="the teacher's network in integers only, 16 bits, calibrated and not trained so",
+        help="the teacher's network in integers only, 16 bits, calibrated and not trained so; without layer norm",
         make="spikestill.runtime.teachers:make_fixed",
         role="teacher",
     ),

@@ -55,12 +55,23 @@ class OnnxPolicy:
 
 
 def make_fixed(files: Mapping[str, Path], environment: EnvironmentSpec, bits: Bits = 16) -> Policy:
-    """Return the teacher in 16-bit integers, calibrated on ``files["buffer"]``, else on frames that it plays."""
+    """Return the teacher in 16-bit integers, calibrated on ``files["buffer"]``, else on frames that it plays.
+
+    Raises:
+        UserError: a teacher with layer norm.
+    """
+    from spikestill.teacher.atari.q_network import is_normalised
     from spikestill.teacher.checkpoint import nature_network, read_teacher_file
 
     path = files["teacher"]
     weights, game, actions, _ = nature_network(path, read_teacher_file(path))
     _check(path, game, actions, environment)
+    if is_normalised(weights):
+        raise UserError(
+            f"{path}: a network with layer norm divides by a deviation of its own at every place, which the "
+            "integers of fixed do not",
+            "take --agent teacher, fp16 or onnx, or a teacher that was trained with --layer_norm false",
+        )
     stacks = _recorded(files["buffer"], environment) if "buffer" in files else _played(path, environment)
     return FixedPolicy(weights, stacks, bits)
 
@@ -123,9 +134,9 @@ def as_onnx(weights: Weights) -> bytes:
         if normalised:
             # ONNX normalises the last axis.
             nodes += [
-                helper.make_node("Transpose", [f"{name}.sum"], [f"{name}.places"], perm=[0, 2, 3, 1]),
-                normalise(name, f"{name}.places", f"{name}.equal"),
-                helper.make_node("Transpose", [f"{name}.equal"], [f"{name}.normal"], perm=[0, 3, 1, 2]),
+                helper.make_node("Transpose", [f"{name}.sum"], [f"{name}.sum_last"], perm=[0, 2, 3, 1]),
+                normalise(name, f"{name}.sum_last", f"{name}.normal_last"),
+                helper.make_node("Transpose", [f"{name}.normal_last"], [f"{name}.normal"], perm=[0, 3, 1, 2]),
             ]
         nodes.append(helper.make_node("Relu", [f"{name}.{before}"], [f"{name}.out"]))
         last = f"{name}.out"

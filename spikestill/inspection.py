@@ -130,10 +130,10 @@ def schema_of(path: Path) -> str:
 def _teacher(path: Path) -> Contents:
     from spikestill.charts import png_uri
     from spikestill.pictures import filter_pixels, filters_caption
-    from spikestill.teacher.checkpoint import NATURE, TEACHER_REMEDY, nature_network, read_teacher_file
+    from spikestill.teacher.checkpoint import NETWORKS, TEACHER_REMEDY, nature_network, read_teacher_file
 
     file = read_teacher_file(path)
-    if file.architecture != NATURE:
+    if file.architecture not in NETWORKS:
         program = {"program": file.architecture, "bytes": path.stat().st_size}
         found = {"game": file.game, "actions": file.actions, **program}
         return Contents("teacher", found, file.provenance, lambda: [])

@@ -112,14 +112,14 @@ CONTROL: dict[str, dict[str, str]] = {
 """What differs where the actions are numbers."""
 
 
-ATARI_ALGORITHMS = ("ddqn", "pqn")
-"""Those of the Atari games' ``teach``."""
+CONTROL_ALGORITHMS = ("sac", "ddpg")
+"""Those of ``teach`` where the actions are numbers."""
 
 
 def by_environment(verb: Verb, words: Sequence[str]) -> Verb:
     """Return the verb for the environment that the words, their recipe or else their run folder name.
 
-    ``--algorithm`` means control, but for those of Atari.
+    ``--algorithm sac`` or ``ddpg`` means control.
     """
     given = {name.replace("-", "_"): value for name, value in _options(words)}
     if "config" in given:
@@ -129,7 +129,7 @@ def by_environment(verb: Verb, words: Sequence[str]) -> Verb:
         inner = recipe.get("environment")
         given = {"environment.game": inner.get("game", "") if isinstance(inner, Mapping) else ""} | given
         given = ({"algorithm": str(recipe["algorithm"])} if "algorithm" in recipe else {}) | given
-    if given.get("algorithm", ATARI_ALGORITHMS[0]) not in ATARI_ALGORITHMS:
+    if given.get("algorithm") in CONTROL_ALGORITHMS:
         return dataclasses.replace(verb, **CONTROL[verb.name])  # type: ignore[arg-type]
     name = str(given.get("environment.game", given.get("game", ""))).replace("-", "_")
     if not name and given.get("run_dir"):
@@ -169,6 +169,8 @@ VERBS: dict[str, Verb] = {
             summary="train a teacher: a Q-network for an Atari game, SAC or DDPG for a MuJoCo task",
             example="spikestill teach pong --run_dir runs/pong\n"
             "    writes runs/pong/teacher.safetensors; Ctrl-C saves, --resume goes on\n"
+            "spikestill teach breakout --config teach-pqn --run_dir runs/breakout\n"
+            "    the same by parallelised Q-learning: many more steps a second, of which it needs more\n"
             "spikestill teach cheetah_run --algorithm sac --precision fp16 --run_dir runs/cheetah\n"
             "    the same for continuous control; spikestill teach cheetah_run --help has its options",
             config="spikestill.configs.teach:TeachConfig",

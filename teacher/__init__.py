@@ -1,4 +1,4 @@
-"""Full-precision teachers: double DQN on Atari games, imported agents, their policies and scores."""
+"""Full-precision teachers: double DQN and PQN on Atari games, imported agents, their policies and scores."""
 
 from typing import Any
 

@@ -22,6 +22,9 @@ from spikestill.teacher.atari.q_network import Weights
 TEACHER_SCHEMA = "spikestill.teacher"
 CHECKPOINT_SCHEMA = "spikestill.teach-checkpoint"
 NATURE = "nature"
+NATURE_LAYER_NORM = "nature-layer-norm"
+NETWORKS = (NATURE, NATURE_LAYER_NORM)
+"""Architectures whose weights are known one by one."""
 TEACHER_REMEDY = "give a teacher that `spikestill teach` wrote"
 
 
@@ -39,7 +42,7 @@ def save_teacher(
 
     Args:
         path: the file.
-        weights: of the Nature network.
+        weights: of the Nature network, with layer norm or without.
         game: the game in snake case.
         actions: A.
         provenance: what made it.
@@ -47,18 +50,19 @@ def save_teacher(
         selected: of the best snapshot of a training, its ``step``, ``score`` and the ``games`` it was chosen by.
     """
     dtype = torch.float16 if half else torch.float32
+    architecture = NATURE_LAYER_NORM if q_network.is_normalised(weights) else NATURE
     tensors = {name: weight.to(dtype).contiguous() for name, weight in weights.items()}
     write_tensors(
         path, tensors, TEACHER_SCHEMA, provenance,
         net=json.dumps(
-            {"game": game, "actions": actions, "architecture": NATURE}
+            {"game": game, "actions": actions, "architecture": architecture}
             | ({"selected": dict(selected)} if selected else {})
         ),
     )  # fmt: skip
 
 
 class TeacherFile(NamedTuple):
-    """What lies in a teacher's file: the tensors, what they are (``nature``, ``onnx``, ``torchscript``), its net."""
+    """What lies in a teacher's file: tensors, what they are (of ``NETWORKS``, ``onnx``, ``torchscript``), its net."""
 
     tensors: dict[str, Tensor]
     architecture: str
@@ -100,13 +104,15 @@ def nature_network(path: Path, file: TeacherFile) -> tuple[Weights, str, int, Pr
     Raises:
         UserError: it is no Nature network, a shape is wrong, or a weight is not finite.
     """
-    if file.architecture != NATURE:
+    if file.architecture not in NETWORKS:
         raise UserError(
             f"{path}: is an imported program ({file.architecture}), the weights of a Nature network are wanted",
             "it can be recorded, scored and played; distill with --hint_weight 0",
         )
     tensors = file.tensors
-    shapes = q_network.shapes(file.actions, layer_norm=q_network.is_normalised(tensors))
+    shapes = q_network.shapes(file.actions, layer_norm=file.architecture == NATURE_LAYER_NORM)
+    for name in sorted(tensors.keys() - shapes.keys()):
+        raise UserError(f"{path}: holds {name}, which no {file.architecture} network has", TEACHER_REMEDY)
     for name, shape in shapes.items():
         if name not in tensors or tuple(tensors[name].shape) != shape:
             found = tuple(tensors[name].shape) if name in tensors else "missing"

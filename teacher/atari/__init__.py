@@ -1,1 +1,1 @@
-"""Double DQN on Atari games (van Hasselt 2016): environments, replay, learners, training."""
+"""Q-learning on Atari games, double DQN (van Hasselt 2016) and PQN: environments, replay, learners, training."""

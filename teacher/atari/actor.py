@@ -1,4 +1,4 @@
-"""The acting half of DDQN: epsilon-greedy play of all environments, and the log that replays it.
+"""The acting half of Q-learning: epsilon-greedy play of all environments, and the log that replays it.
 
 The emulators' state cannot be saved, so the actor keeps the actions of the current segment (since the
 last restart of all games): the same seed and the same actions lead back to the same state.

@@ -8,7 +8,7 @@
     dgain = sum of dy z, dshift = sum of dy, over the places where y > 0
 
 PyTorch's layer norm takes a quarter of the time of a gradient of the Nature network: rows of 32 and 64 numbers are
-short for it. Here a row is two or four vectors, which stay in the first cache between its two loops. Arithmetic is
+short for it. Here a row is two or four vectors, which stay in the first cache between its loops. Arithmetic is
 fp32, sums and results bf16 or fp32. Elsewhere (on a GPU, in fp16) PyTorch's operations do the same.
 
 Arrays are flat; a row has C numbers, C a multiple of a vector's lanes.
@@ -41,7 +41,7 @@ from spikestill.common.vectors import (
 
 
 @njit(nogil=True, cache=True)
-def forward(s, affine, y, moments, features, epsilon, lanes):  # type: ignore[no-untyped-def]
+def normalise_rows(s, affine, y, moments, features, epsilon, lanes):  # type: ignore[no-untyped-def]
     """Write y of every row and its moments.
 
     Args:
@@ -58,45 +58,46 @@ def forward(s, affine, y, moments, features, epsilon, lanes):  # type: ignore[no
         begin = row * features
         added, squares = zero, zero
         for i in range(begin, begin + features, wide):
-            found = read(s, i, lanes)
-            added = plus(added, found)
-            squares = product_sum(found, found, squares)
+            added = plus(added, read(s, i, lanes))
         mean = total(added) * share
-        variance = max(total(squares) * share - mean * mean, np.float32(0.0))
-        inverse = np.float32(1.0) / np.sqrt(variance + epsilon)
+        centre = spread(mean, lanes)
+        for i in range(begin, begin + features, wide):
+            found = minus(read(s, i, lanes), centre)
+            squares = product_sum(found, found, squares)
+        inverse = np.float32(1.0) / np.sqrt(total(squares) * share + epsilon)
         moments[2 * row], moments[2 * row + 1] = mean, inverse
-        slope, offset = spread(inverse, lanes), spread(-mean * inverse, lanes)
+        slope = spread(inverse, lanes)
         for i in range(0, features, wide):
-            z = product_sum(read(s, begin + i, lanes), slope, offset)
+            z = times(minus(read(s, begin + i, lanes), centre), slope)
             found = product_sum(z, read(affine, i, lanes), read(affine, features + i, lanes))
             write(y, begin + i, times(found, step(found)))
 
 
 @njit(nogil=True, cache=True)
-def backward(dy, y, s, affine, moments, ds, d_affine, features, lanes):  # type: ignore[no-untyped-def]
+def row_gradients(dy, y, s, affine, moments, ds, d_affine, features, lanes):  # type: ignore[no-untyped-def]
     """Write the gradient ``ds`` of the sums, and add that of gain and shift to ``d_affine``.
 
     Args:
         dy, y, s, ds: (R C,), all in one format.
         affine: (2 C,) fp32: gain, shift.
-        moments: what :func:`forward` wrote.
+        moments: what :func:`normalise_rows` wrote.
         d_affine: (2 C,) fp32.
         features: C.
         lanes: a tuple, as long as a vector.
     """
     wide, zero, share = len(lanes), spread(np.float32(0.0), lanes), np.float32(1.0 / features)
-    one, less = spread(np.float32(1.0), lanes), spread(np.float32(-1.0), lanes)
+    one, minus_one = spread(np.float32(1.0), lanes), spread(np.float32(-1.0), lanes)
     kept, normal = np.empty(features, np.float32), np.empty(features, np.float32)
     for row in range(len(s) // features):
         begin = row * features
         mean, inverse = moments[2 * row], moments[2 * row + 1]
-        slope, offset = spread(inverse, lanes), spread(-mean * inverse, lanes)
+        slope, centre = spread(inverse, lanes), spread(mean, lanes)
         added, products = zero, zero
         for i in range(0, features, wide):
             # 1 where y > 0.
-            active = minus(one, step(times(read(y, begin + i, lanes), less)))
+            active = minus(one, step(times(read(y, begin + i, lanes), minus_one)))
             d = times(read(dy, begin + i, lanes), active)
-            z = product_sum(read(s, begin + i, lanes), slope, offset)
+            z = times(minus(read(s, begin + i, lanes), centre), slope)
             write(d_affine, i, product_sum(d, z, read(d_affine, i, lanes)))
             write(d_affine, features + i, plus(d, read(d_affine, features + i, lanes)))
             d = times(d, read(affine, i, lanes))
@@ -124,7 +125,7 @@ class _FeatureNorm(torch.autograd.Function):
         features = s.shape[-1]
         affine = torch.cat([gain, shift]).float()
         y, moments = torch.empty_like(s), torch.empty(2 * (s.numel() // features))
-        forward(
+        normalise_rows(
             kernel_array(s), kernel_array(affine), kernel_array(y), kernel_array(moments), features,
             np.float32(epsilon), _lanes(),
         )  # fmt: skip
@@ -136,7 +137,7 @@ class _FeatureNorm(torch.autograd.Function):
         s, affine, y, moments = ctx.saved_tensors
         features = s.shape[-1]
         ds, d_affine = torch.empty_like(s), torch.zeros_like(affine)
-        backward(
+        row_gradients(
             *(kernel_array(each) for each in (dy.contiguous(), y, s, affine, moments, ds, d_affine)),
             features, _lanes(),
         )  # fmt: skip

@@ -38,8 +38,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from spikestill.common.errors import UserError
-
 if TYPE_CHECKING:
     import torch
 
@@ -88,18 +86,12 @@ def calibrate(weights: Weights, stacks_BCHW: npt.NDArray[np.uint8], bits: Bits) 
         bits: of weights and activations.
 
     Raises:
-        UserError: a network with layer norm.
         ValueError: no frames, or other bits.
     """
     import torch
 
     from spikestill.teacher.atari import q_network
 
-    if q_network.is_normalised(weights):
-        raise UserError(
-            "a network with layer norm divides by a deviation of its own at every place, which these integers do not",
-            "take --agent teacher, or a teacher that was trained without --layer_norm",
-        )
     if bits not in (8, 16) or not len(stacks_BCHW):
         raise ValueError(
             f"{bits} bits and {len(stacks_BCHW)} frames; 8 or 16 bits and 1 frame or more wanted"

@@ -1,4 +1,4 @@
-"""The DDQN learner whose replay lies in the host's memory.
+"""The learner whose replay lies in the host's memory.
 
 On a CPU the batch is shared among threads, each of which gathers, runs forward and backward on its
 share; the shares' gradients are added in a fixed order, so that the result does not depend on timing.

@@ -1,4 +1,4 @@
-"""What every Q-learner has: fp32 master weights, a working copy in the compute format, a target copy."""
+"""What every Q-learner has: fp32 master weights, a working copy in the compute format, a target network."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Learner(abc.ABC):
         self.scale = LossScale(config.loss_scale if self.format.scaled else 1.0, config.loss_scale_period)
         generator = torch.Generator().manual_seed(config.seed)
         self.master, self.groups = self._masters(
-            q_network.initial_weights(actions, generator, config.dueling, config.layer_norm)
+            q_network.initial_weights(actions, generator, config.dueling, config.normalised)
         )
         self.mean = self._copy()
         self.pixel_offset = 0.0

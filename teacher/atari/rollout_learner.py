@@ -6,6 +6,8 @@ replay takes eight, and no pass of a target network, so that games must be many 
 
 The authors normalise every layer (``layer_norm``), which takes the target network's place: without it Breakout's score
 stood at 3 where it stood at 17 with it, after as many steps.
+
+Axis suffixes: T steps of a rollout, S the states of T steps and the one after them, E environments, N steps of all.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ def lambda_returns(
 
         G_t = r_t + discount ((1 - decay) max_a q(s_{t+1}, a) + decay G_{t+1})
 
-    with 0 in place of the bracket where the return ended, and its first term alone where step t + 1 is the last
-    or not valid (an action that the game ignored, whose return is another game's).
+    The bracket is 0 where the return ended with step t, and max_a q(s_{t+1}, a) where t is the last step or step t + 1
+    is not valid (an action that the game ignored, whose return is another game's).
 
     Args:
         reward_TE: r_t.
@@ -66,8 +68,9 @@ class RolloutLearner(HostLearner):
     def learn(
         self, rng: np.random.Generator, updates: int, beta: float, learning_rate: float
     ) -> list[UpdateReport]:
-        """Go over the newest rollout ``epochs`` times in shuffled whole batches; see :meth:`Learner.learn`.
+        """Go over the newest rollout ``epochs`` times in shuffled batches; see :meth:`Learner.learn`.
 
+        An epoch has as many batches of ``batch_size`` as the played steps fill, all of them nearly equal.
         ``updates`` and ``beta`` are a replay's.
         """
         config, replay = self.config, self.replay
@@ -78,13 +81,17 @@ class RolloutLearner(HostLearner):
             replay.reward[slots_T], replay.done[slots_T], valid_TE, self._best(slots_S),
             config.discount, config.trace_decay,
         )  # fmt: skip
-        steps_BI = np.argwhere(valid_TE)
+        played_N = np.flatnonzero(valid_TE)
+        if len(played_N) < self.shares:
+            return []
+        batches = max(1, len(played_N) // config.batch_size)
         reports = []
         for _ in range(config.epochs):
-            shuffled = rng.permutation(steps_BI)
-            for begin in range(0, len(shuffled) - config.batch_size + 1, config.batch_size):
-                t, env = shuffled[begin : begin + config.batch_size].T
-                reports.append(self.update(self._batch(slots_T[t], env, target_TE[t, env]), learning_rate))
+            for chosen in np.array_split(rng.permutation(played_N), batches):
+                step, env = np.divmod(chosen, replay.num_envs)
+                reports.append(
+                    self.update(self._batch(slots_T[step], env, target_TE[step, env]), learning_rate)
+                )
         return reports
 
     def _batch(
@@ -92,20 +99,22 @@ class RolloutLearner(HostLearner):
     ) -> Batch:
         """Return slots with all that they are worth as the reward: nothing is bootstrapped from."""
         action = self.replay.action[time, env].astype(np.int64)
-        return Batch(time, env, time, action, target, np.zeros_like(target), np.ones_like(target))
+        # The loss is divided by ``batch_size``.
+        weight = np.full_like(target, self.config.batch_size / len(target))
+        return Batch(time, env, time, action, target, np.zeros_like(target), weight)
 
     def _best(self, slots_S: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Return max_a q (S, E) of the states in these slots of the ring, by the weights of now."""
         envs = self.replay.num_envs
         time, env = np.repeat(slots_S, envs), np.tile(np.arange(envs), len(slots_S))
 
-        def some(begin: int) -> npt.NDArray[np.float32]:
+        def best(begin: int) -> npt.NDArray[np.float32]:
             part = slice(begin, begin + FORWARD_BATCH)
             with torch.no_grad():
                 stacks = self.stacks(self.replay.stacks(time[part], env[part]))
                 return self.q_values(self.working, stacks).amax(dim=1).cpu().numpy()
 
-        return np.concatenate(list(self.pool.map(some, range(0, len(time), FORWARD_BATCH)))).reshape(-1, envs)
+        return np.concatenate(list(self.pool.map(best, range(0, len(time), FORWARD_BATCH)))).reshape(-1, envs)
 
     def _share(self, batch: Batch) -> Share:
         stacks = self.stacks(self.replay.stacks(batch.time, batch.env))

@@ -144,7 +144,7 @@ class Training:
             self.segment_began = self.step
         if not learn and self.step >= config.replay_start and config.center_pixels:
             self.learner.center(float(round(self.replay.mean_pixel())))
-        if self.step >= self.target_due:
+        if config.algorithm == "ddqn" and self.step >= self.target_due:
             self.learner.refresh_target()
             self.target_due += config.target_period
         return reports
@@ -275,8 +275,10 @@ def _learning(config: TeachConfig, actions: int) -> tuple[Replay | DeviceReplay,
     """
     device = compute_device(config.device)
     if config.algorithm == "pqn":
-        rows = config.rollout_steps + ROWS_BESIDE
-        rollout = Replay(rows * config.num_envs, config.num_envs, 1, config.discount, 0.0)
+        frames = (config.rollout_steps + ROWS_BESIDE) * config.num_envs
+        # The ring, and the steps of a round before they enter it.
+        with room_for("rollout_steps times num_envs", frames, 2 * PIXELS, frames, "num_envs"):
+            rollout = Replay(frames, config.num_envs, 1, config.discount, 0.0)
         return rollout, RolloutLearner(config, actions, rollout, config.threads or cores())
     shape = (
         config.replay_capacity, config.num_envs, config.n_step, config.discount, config.priority_exponent
@@ -298,12 +300,11 @@ def _initial_weights(config: TeachConfig) -> Weights:
             f"{config.initial}: plays {game} with {found} actions, {config.environment.game} has {actions}",
             "give a teacher of a game with as many actions, or leave --initial out",
         )
-    normalised = q_network.is_normalised(weights)
-    if normalised != config.layer_norm:
+    if q_network.is_normalised(weights) != config.normalised:
         raise UserError(
-            f"{config.initial}: a network {'with' if normalised else 'without'} layer norm, and layer_norm is "
-            f"{config.layer_norm}",
-            f"give --layer_norm {normalised}",
+            f"{config.initial}: a network with{'out' if config.normalised else ''} layer norm, and the training's is "
+            f"one with{'' if config.normalised else 'out'}",
+            f"give --layer_norm {str(not config.normalised).lower()}",
         )
     return weights
 

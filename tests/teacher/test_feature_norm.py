@@ -16,12 +16,12 @@ SHAPES = [(3, 32, 20, 20), (2, 64, 7, 7), (5, 512), (4, 20, 3, 3)]
 ERRORS = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
 
-def operands(shape, dtype):
+def operands(shape, dtype, mean=2.0):
     """Return sums (channels-last) far from a mean of 0, gain, shift, and the gradient of the result."""
     generator = torch.Generator().manual_seed(0)
     sums, slopes = (torch.randn(shape, generator=generator) for _ in range(2))
     affine = [torch.randn(shape[1], generator=generator) * 0.3 + centre for centre in (1.0, 0.0)]
-    made = [(3 * sums + 2).to(dtype), *(each.to(dtype) for each in affine), slopes.to(dtype)]
+    made = [(3 * sums + mean).to(dtype), *(each.to(dtype) for each in affine), slopes.to(dtype)]
     if len(shape) == 4:
         made[0] = made[0].contiguous(memory_format=torch.channels_last)
     return made
@@ -55,6 +55,12 @@ def close(found, wanted, error):
     """Assert that no element differs by more than ``error`` of the largest."""
     found, wanted = found.detach().double(), wanted.detach()
     assert float((found - wanted).abs().max()) <= error * float(wanted.abs().max())
+
+
+def test_a_mean_of_a_hundred_deviations_costs_no_more_than_its_own_rounding():
+    sums, gain, shift, _ = operands((3, 64, 7, 7), torch.float32, mean=300.0)
+    exact = F.layer_norm(sums.double().movedim(1, -1), (64,), gain.double(), shift.double(), EPSILON)
+    close(feature_norm(sums, gain, shift, EPSILON), F.relu(exact.movedim(-1, 1)), 3e-5)
 
 
 def test_a_place_where_all_features_are_equal_is_the_shift():

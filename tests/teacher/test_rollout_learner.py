@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 
 import numpy as np
 import pytest
@@ -13,15 +14,17 @@ from spikestill.common.environment import environment
 from spikestill.common.errors import UserError
 from spikestill.common.provenance import Provenance
 from spikestill.configs import loading
+from spikestill.configs.control import ControlConfig
 from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.options import unused_newer
 from spikestill.configs.teach import TeachConfig
-from spikestill.runtime.teachers import make_onnx
+from spikestill.runtime.teachers import make_fixed, make_onnx
 from spikestill.teacher.atari import q_network
-from spikestill.teacher.atari.fixed_network import calibrate
 from spikestill.teacher.atari.rollout_learner import RolloutLearner, lambda_returns
 from spikestill.teacher.atari.teach import Training, run
 from spikestill.teacher.checkpoint import read_teacher, save_teacher
 from spikestill.teacher.policy import load_teacher
+from spikestill.verbs import CONTROL_ALGORITHMS, VERBS, by_environment
 from tests.teacher.noise import ACTIONS, noise_replay
 from tests.teacher.test_teach import TINY, state
 
@@ -104,7 +107,7 @@ def test_a_round_regresses_every_step_of_the_newest_rollout_on_its_lambda_return
     replay.valid[94, 1] = replay.valid[97, 2] = False
     # The newest row has no successor yet: rows 91 to 98 are the rollout, and 30 of their 32 steps were played.
     config = dataclasses.replace(
-        SMALL, epochs=1, batch_size=30, discount=0.9, averaging=0.0, max_gradient_norm=0.0
+        SMALL, epochs=1, batch_size=24, discount=0.9, averaging=0.0, max_gradient_norm=0.0
     )
     learner = RolloutLearner(config, ACTIONS, replay, threads=2)
     learner.begin_with(random_weights(5))
@@ -145,7 +148,7 @@ def test_a_round_regresses_every_step_of_the_newest_rollout_on_its_lambda_return
     learner.close()
 
 
-def test_rollouts_follow_each_other_and_an_epoch_takes_every_whole_batch():
+def test_rollouts_follow_each_other_and_an_epoch_takes_every_step():
     training = Training(SMALL)
     replay = training.replay
     taken: list[int] = []
@@ -157,7 +160,10 @@ def test_rollouts_follow_each_other_and_an_epoch_takes_every_whole_batch():
         reports = training.round()
         if reports:
             taken += range(newest - SMALL.rollout_steps, newest)
-            assert len(reports) == 2 * (valid // SMALL.batch_size)
+            sizes = [len(report.error) for report in reports]
+            assert len(sizes) == 2 * max(1, valid // SMALL.batch_size)
+            assert sum(sizes) == 2 * valid
+            assert max(sizes) - min(sizes) <= 1
     assert len(taken) == len(set(taken))
     # A closed segment's last observation, on which nothing was done, pushes one step out of the next rollout.
     assert training.actor.segment == 1
@@ -194,14 +200,16 @@ def test_a_teacher_with_layer_norm_is_played_gone_on_with_and_read_by_onnx(tmp_p
     weights, game, actions, _ = read_teacher(path)
     assert (game, actions) == ("breakout", 4)
     assert q_network.is_normalised(weights)
+    with pytest.raises(UserError, match="a network with layer norm, and the training's is one without"):
+        Training(dataclasses.replace(TINY, initial=path))
+    with pytest.raises(
+        UserError, match=r"teacher.safetensors: a network with layer norm divides by a deviation"
+    ):
+        make_fixed({"teacher": path}, environment("breakout"))
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     agent = make_onnx({"teacher": path}, environment("breakout"))
     np.testing.assert_allclose(agent.act({"stack": stacks}).scores, played, rtol=1e-3, atol=1e-4)
-    with pytest.raises(UserError, match="a network with layer norm, and layer_norm is False"):
-        Training(dataclasses.replace(TINY, initial=path))
-    with pytest.raises(UserError, match="with layer norm divides by a deviation"):
-        calibrate(weights, stacks, 8)
 
 
 def test_a_damaged_layer_norm_is_named(tmp_path):
@@ -209,6 +217,10 @@ def test_a_damaged_layer_norm_is_named(tmp_path):
     weights["conv2.gain"] = weights["conv2.gain"][:-1]
     save_teacher(tmp_path / "t", weights, "pong", ACTIONS, Provenance.of(SMALL, 0))
     with pytest.raises(UserError, match=r"conv2.gain is \(63,\), shape \(64,\) wanted"):
+        read_teacher(tmp_path / "t")
+    del weights["conv1.gain"]
+    save_teacher(tmp_path / "t", weights, "pong", ACTIONS, Provenance.of(SMALL, 0))
+    with pytest.raises(UserError, match=r"holds conv1.shift, which no nature network has"):
         read_teacher(tmp_path / "t")
 
 
@@ -218,6 +230,7 @@ def test_a_damaged_layer_norm_is_named(tmp_path):
         ({"n_step": 5}, "n_step is 5, and algorithm pqn does not read it"),
         ({"batch_size": 64}, "batch_size 64 is more than a rollout of 8 steps"),
         ({"replay_start": 32}, "replay_start 32 begins to learn before a rollout of 32 steps"),
+        ({"replay_start": 33, "steps": 60}, "a round is 32 steps, and replay_start 33 is past after 64"),
     ],
 )
 def test_options_that_pqn_cannot_use_are_refused(options, message):
@@ -230,9 +243,62 @@ def test_double_dqn_refuses_the_options_of_pqn():
         TeachConfig(trace_decay=0.5)
 
 
-def test_the_recipe_has_the_published_settings():
+def test_options_that_came_later_are_no_part_of_what_trainings_are_known_by():
+    assert unused_newer(TeachConfig()) == {
+        "algorithm",
+        "rollout_steps",
+        "epochs",
+        "trace_decay",
+        "layer_norm",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "config"),
+    [
+        (("pong", "--algorithm", "pqn"), "configs.teach:TeachConfig"),
+        (("pong", "--algorithm", "dqn"), "configs.teach:TeachConfig"),
+        (("--config", "teach-pqn"), "configs.teach:TeachConfig"),
+        (("pong", "--algorithm", "sac"), "configs.control:ControlConfig"),
+        (("--config", "teach-sac-small"), "configs.control:ControlConfig"),
+    ],
+)
+def test_the_command_takes_the_options_of_the_algorithm(words, config):
+    assert by_environment(VERBS["teach"], words).config == f"spikestill.{config}"
+
+
+def test_the_algorithms_of_control_are_those_that_it_has():
+    hints = typing.get_type_hints(ControlConfig)
+    assert typing.get_args(hints["algorithm"]) == CONTROL_ALGORITHMS
+
+
+def test_pqn_has_layer_norm_unless_told_otherwise():
+    small = {"algorithm": "pqn", "num_envs": 4}
+    assert TeachConfig(**small).normalised
+    assert not TeachConfig(**small, layer_norm=False).normalised
+    assert not TeachConfig().normalised
+
+
+def test_the_recipe_has_the_published_rollouts_and_returns():
     """Gallici 2025, table of the Atari experiments."""
     made = loading.load(TeachConfig, loading.find_recipe("teach-pqn"), {})
-    assert (made.algorithm, made.layer_norm, made.num_envs, made.rollout_steps) == ("pqn", True, 128, 32)
+    assert (made.algorithm, made.normalised, made.num_envs, made.rollout_steps) == ("pqn", True, 128, 32)
     assert (made.epochs, made.batch_size, made.trace_decay, made.discount) == (2, 128, 0.65, 0.99)
     assert (made.learning_rate, made.max_gradient_norm) == (2.5e-4, 10.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_round_on_a_gpu_is_the_hosts():
+    """The first one: then games may go on differently where two Q-values are close."""
+    made = []
+    for device in ("cpu", "cuda"):
+        training = Training(dataclasses.replace(SMALL, device=device))
+        start = {name: weight.cpu().clone() for name, weight in training.learner.master.items()}
+        while not training.learner.updates:
+            training.round()
+        made.append({name: weight.cpu() - start[name] for name, weight in training.learner.master.items()})
+        training.close()
+    for name, moved in made[0].items():
+        assert moved.norm() > 0, name
+        assert (made[1][name] - moved).norm() < 0.1 * moved.norm(), name

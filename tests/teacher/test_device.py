@@ -138,7 +138,8 @@ def test_a_device_replay_is_restored_whole():
 
 
 OPTIONS: list[dict[str, object]] = [
-    {}, {"optimizer": "rmsprop", "learning_rate": 1e-3, "max_gradient_norm": 0.0}, {"priority_exponent": 0.0},
+    {}, {"optimizer": "rmsprop", "learning_rate": 1e-3, "max_gradient_norm": 0.0},
+    {"priority_exponent": 0.0, "layer_norm": True},
     {"flat_masters": True, "averaging": 0.9, "dueling": True, "head_learning_rate_factor": 0.5},
 ]  # fmt: skip
 

@@ -103,8 +103,10 @@ class Training:
         # The emulators' thread, begun in the acting thread, takes over its priority.
         self.pool = ThreadPoolExecutor(1, "acting", initializer=_prepare_acting)
         on_gpu = compute_device(config.device).type == "cuda"
-        # Where a GPU learns the cores are free to play.
-        self.actor = self.pool.submit(Actor, config, max(1, cores() - 2) if on_gpu else 1).result()
+        # Where a GPU learns the cores are free to play. A rollout takes longer than learning from the one before, and
+        # goes on with all cores when that is done.
+        emulators = max(1, cores() - 2) if on_gpu else cores() if config.algorithm == "pqn" else 1
+        self.actor = self.pool.submit(Actor, config, emulators).result()
         self.replay, self.learner = _learning(config, self.actor.actions)
         self.rng = np.random.default_rng([config.seed, 5])
         self.selection = Selection(

@@ -14,12 +14,14 @@ given. Its release wants older packages than ours: make an environment of Python
     pip install --no-deps cleanrl==1.2.0
 
 ``fast`` is our default recipe (batch 128, one update per 16 steps, priorities) for its own rate. Of both of ours it is
-told where a round's time goes, and what a replay of a million frames takes.
+told where a round's time goes, and what a replay of a million frames takes. ``pqn`` is the recipe ``teach-pqn``, which
+learns twice from each step.
 
 The *floor* of both recipes is what the products alone would take at the rate of ``a @ b`` (2,048, all cores, fp32; and
 in bf16 where ours computes in it), measured between the others in the same run: an agent step is one forward pass to
 act, and an update has three (both states by the trained weights, the next by the target's) and one backward pass (none
-to the pixels) of its batch. ``python -m benchmarks.distill --help`` says how any x86 processor stands in for one with
+to the pixels) of its batch; of ``pqn`` an agent step is two forward passes, to act and for the value, and two of one
+forward and one backward pass. ``python -m benchmarks.distill --help`` says how any x86 processor stands in for one with
 AVX2 only; ``--name`` names the result's file then.
 """
 
@@ -89,6 +91,24 @@ def ours(recipe: str) -> dict[str, Any]:
     }
 
 
+def parallel() -> dict[str, Any]:
+    """Return agent steps/s of parallelised Q-learning after its second round of learning."""
+    from spikestill.configs.loading import find_recipe, load
+    from spikestill.configs.teach import TeachConfig
+    from spikestill.teacher.atari.teach import Training
+
+    training = Training(load(TeachConfig, find_recipe("teach-pqn"), {"environment.game": "pong"}))
+    learnt = 0
+    while learnt < 2:
+        learnt += bool(training.round())
+    began, first = time.perf_counter(), training.step
+    while time.perf_counter() - began < SECONDS:
+        training.round()
+    rate = (training.step - first) / (time.perf_counter() - began)
+    training.close()
+    return {"steps_per_s": rate}
+
+
 def products() -> dict[str, Any]:
     """Return operations/s of a product of squares on all cores, two for each multiply-add, in fp32 and in ours."""
     import torch
@@ -111,13 +131,17 @@ def products() -> dict[str, Any]:
     return found
 
 
-def step_flop() -> int:
-    """Return the operations of one agent step's products: a forward pass to act, and its share of an update."""
+def step_flop() -> tuple[int, int]:
+    """Return the operations of one agent step's products: a forward pass to act, and its share of an update.
+
+    With double DQN, and with PQN, which learns twice from a step and asks for its value before.
+    """
     from benchmarks.measurement import NATURE_PRODUCTS
 
     forward = sum(NATURE_PRODUCTS)
     backward = 2 * forward - NATURE_PRODUCTS[0]
-    return 2 * (forward + SAMPLES_A_STEP * (3 * forward + backward))
+    ddqn = forward + SAMPLES_A_STEP * (3 * forward + backward)
+    return 2 * ddqn, 2 * (2 * forward + 2 * (forward + backward))
 
 
 def clock(owner: type, method: str, spent: dict[str, float]) -> None:
@@ -216,17 +240,20 @@ def main() -> None:
         "--cleanrl", metavar="PYTHON", help="interpreter of an environment that holds CleanRL"
     )
     parser.add_argument(
-        "--one", choices=("same", "fast", "stable_baselines3", "products"), help="print the figures of one"
+        "--one",
+        choices=("same", "fast", "pqn", "stable_baselines3", "products"),
+        help="print the figures of one",
     )
     parser.add_argument("--name", default="teacher", help="of the result's file")
     options = parser.parse_args()
     if options.one:
-        works = {"stable_baselines3": stable_baselines3, "products": products}
+        works = {"stable_baselines3": stable_baselines3, "products": products, "pqn": parallel}
         print(json.dumps(works[options.one]() if options.one in works else ours(options.one)))
         return
     from benchmarks.measurement import finish, in_a_process, stand_in
 
-    runs: dict[str, list[dict[str, Any]]] = {"same": [], "stable_baselines3": [], "fast": [], "products": []}
+    order = ("same", "stable_baselines3", "fast", "products", "pqn")
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in order}
     if options.cleanrl:
         runs["cleanrl"] = []
     for _ in range(REPEATS):
@@ -244,9 +271,11 @@ def main() -> None:
         "products": machine,
     }
     for key, name in (("floor", "flop_per_s"), ("fp32_floor", "flop_per_s_fp32")):
-        floor = statistics.median(run[name] for run in machine) / step_flop()
+        rate = statistics.median(run[name] for run in machine)
+        floor, floor_of_pqn = (rate / flop for flop in step_flop())
         figures[f"{key}_steps_per_s"] = floor
         figures[f"share_of_{key}"] = {recipe: rates[recipe] / floor for recipe in ("same", "fast")}
+        figures[f"share_of_{key}"]["pqn"] = rates["pqn"] / floor_of_pqn
     for peer in ("stable_baselines3", "cleanrl"):
         if peer in rates:
             figures[f"ratio_to_{peer}"] = rates["same"] / rates[peer]

@@ -24,6 +24,7 @@ CHAINS = {
     "stages": ("teach pong", "record", "distill", "map", "verify", "estimate", "export"),
     "games": ("play pong", "evaluate pong", "replay", "compare"),
     "pipelines": ("import", "run", "report", "inspect"),
+    "rollouts": ("teach breakout",),
     "control": ("teach cheetah_run", "teach half_cheetah", "play cheetah_run", "evaluate cheetah_run"),
     "sweeps": ("sweep",),
     "lists": ("zoo", "completion", "doctor"),
@@ -33,6 +34,7 @@ MADE = {
     "stages": ("runs/pong/teacher.safetensors", "runs/pong/core_map.h5", "runs/pong/student.nir"),
     "games": ("game.h5",),
     "pipelines": ("runs/demo/report.html", "runs/mine/report.html", "cores.html"),
+    "rollouts": ("runs/breakout/teacher.safetensors",),
     "control": ("runs/cheetah/teacher.safetensors", "cheetah.mp4"),
     "sweeps": ("runs/table2/sweep.html",),
     "lists": (),
@@ -40,6 +42,12 @@ MADE = {
 # How an example begins, what is replaced in it, and what is added to it.
 SHORTER = (
     ("teach pong", "", "", LITTLE_TEACHING),
+    (
+        "teach breakout",
+        "",
+        "",
+        "--steps 96 --num_envs 4 --rollout_steps 8 --batch_size 16 --replay_start 33 --epsilon_steps 50",
+    ),
     (
         "teach cheetah_run",
         "",

@@ -30,7 +30,7 @@ class TeachConfig(Options):
     """The game."""
     algorithm: Literal["ddqn", "pqn"] = "ddqn"
     """``ddqn``: double DQN from a replay. ``pqn``: parallelised Q-learning (Gallici 2025) from the steps just played by
-    many games, a sixth of the arithmetic a step; ``--config teach-pqn`` has the options that go with it."""
+    many games, a fifth of the arithmetic a step; ``--config teach-pqn`` has the options that go with it."""
     initial: Path | None = None
     """Teacher file to go on from; None: random weights. Exploration then begins at ``epsilon_final``."""
     steps: Annotated[int, Range(1, 1e9)] = 1_200_000

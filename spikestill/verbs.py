@@ -170,7 +170,7 @@ VERBS: dict[str, Verb] = {
             example="spikestill teach pong --run_dir runs/pong\n"
             "    writes runs/pong/teacher.safetensors; Ctrl-C saves, --resume goes on\n"
             "spikestill teach breakout --config teach-pqn --run_dir runs/breakout\n"
-            "    the same by parallelised Q-learning: many more steps a second, of which it needs more\n"
+            "    the same by parallelised Q-learning, several times as fast\n"
             "spikestill teach cheetah_run --algorithm sac --precision fp16 --run_dir runs/cheetah\n"
             "    the same for continuous control; spikestill teach cheetah_run --help has its options",
             config="spikestill.configs.teach:TeachConfig",

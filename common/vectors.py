@@ -9,6 +9,7 @@ All are callable from ``njit`` code only.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from llvmlite import binding as llvm
@@ -37,8 +38,9 @@ ALIGNMENT = {FLOAT: 4, I16: 2}
 """In bytes. Elements of one byte, which are only read, have 1."""
 
 
+@functools.cache
 def _compiles_for(feature: str) -> bool:
-    """Return True where numba compiles for processors with this feature, by LLVM's name."""
+    """Return True where numba compiles for processors with this feature, by LLVM's name; asking takes half a ms."""
     if config.CPU_FEATURES is not None:
         return f"+{feature}" in config.CPU_FEATURES.split(",")
     found = llvm.get_host_cpu_features()

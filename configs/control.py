@@ -18,7 +18,7 @@ from spikestill.common.precision.names import (
     vanishes,
 )
 from spikestill.configs.environment import UNREAD, EnvironmentConfig
-from spikestill.configs.options import Options, Range, Share
+from spikestill.configs.options import Options, Range, Share, refuse_unread
 
 if TYPE_CHECKING:  # its rounding is compiled, and --help does not wait for that
     from spikestill.common.precision.rounding import NumberFormat
@@ -272,18 +272,9 @@ class ControlConfig(Options):
             methods |= dict.fromkeys(SCALES, f"{arithmetic} without loss scaling")
         usual, own = vars(MethodsConfig(loss_scaling=scaling)), vars(self.methods)
         usual |= {"loss_scaling": "auto"}
-        given = {
-            name: (getattr(self, name), reader)
-            for name, reader in unread.items()
-            if getattr(self, name) != getattr(type(self), name)
-        }
-        given |= {
-            f"methods.{name}": (own[name], reader)
-            for name, reader in methods.items()
-            if own[name] != usual[name]
-        }
-        for name, (value, reader) in given.items():
-            raise UserError(f"{name} is {value}, and {reader} does not read it", f"omit --{name}")
+        self._refuse_unread(unread)
+        for name, reader in methods.items():
+            refuse_unread(f"methods.{name}", own[name], usual[name], reader)
 
     def _check_pictures(self, spec: EnvironmentSpec) -> None:
         pictures = [field.name for field in spec.fields if len(field.shape) > 1 and field.dtype == "uint8"]

@@ -92,6 +92,17 @@ class Options:
     def _check(self) -> None:
         """Raise UserError where options do not go together."""
 
+    def _refuse_unread(self, readers: Mapping[str, str]) -> None:
+        """Raise UserError where an option is not at its default that what ``readers`` names does not read."""
+        for name, reader in readers.items():
+            refuse_unread(name, getattr(self, name), getattr(type(self), name), reader)
+
+
+def refuse_unread(name: str, value: Any, usual: Any, reader: str) -> None:
+    """Raise UserError where ``value`` is not the ``usual`` one, for ``reader`` does not read the option ``name``."""
+    if value != usual:
+        raise UserError(f"{name} is {value}, and {reader} does not read it", f"omit --{name}")
+
 
 def unused_newer(config: Any) -> set[str]:
     """Return the options of ``NEWER`` that are at their default, as for what was made before there were any."""

@@ -128,12 +128,8 @@ class TeachConfig(Options):
     """Seed of weights, exploration, replay and games."""
 
     def _check(self) -> None:
-        for name in READ_BY_DDQN if self.algorithm == "pqn" else READ_BY_PQN:
-            if getattr(self, name) != getattr(type(self), name):
-                raise UserError(
-                    f"{name} is {getattr(self, name)}, and algorithm {self.algorithm} does not read it",
-                    f"leave {name} out",
-                )
+        unread = READ_BY_DDQN if self.algorithm == "pqn" else READ_BY_PQN
+        self._refuse_unread(dict.fromkeys(unread, f"algorithm {self.algorithm}"))
         if self.algorithm == "pqn":
             self._check_rollouts()
         else:

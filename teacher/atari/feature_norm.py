@@ -16,7 +16,6 @@ Arrays are flat; a row has C numbers, C a multiple of a vector's lanes.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -112,7 +111,6 @@ def row_gradients(dy, y, s, affine, moments, ds, d_affine, features, lanes):  # 
             write(ds, begin + i, times(found, slope))
 
 
-@functools.cache
 def _lanes() -> tuple[int, ...]:
     return (0,) * vector_lanes()
 

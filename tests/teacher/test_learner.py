@@ -19,11 +19,23 @@ from tests.teacher.noise import ACTIONS, noise_replay
 from tests.teacher.test_teach import TINY
 
 
+class FeatureNorm(nn.LayerNorm):
+    """PyTorch's layer norm over the features of each place."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise (B, C) or (B, C, H, W) over C."""
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
+
+
 def network(weights: dict[str, torch.Tensor]) -> nn.Sequential:
-    """Return the Nature network (Mnih 2015, Methods) with these weights, in fp64."""
+    """Return the Nature network (Mnih 2015, Methods) with these weights and their layer norm, if any, in fp64."""
+
+    def active(features: int) -> nn.Sequential:
+        return nn.Sequential(*[FeatureNorm(features)] * q_network.is_normalised(weights), nn.ReLU())
+
     made = nn.Sequential(
-        nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, 1), nn.ReLU(),
-        nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, ACTIONS),
+        nn.Conv2d(4, 32, 8, 4), active(32), nn.Conv2d(32, 64, 4, 2), active(64), nn.Conv2d(64, 64, 3, 1), active(64),
+        nn.Flatten(), nn.Linear(3136, 512), active(512), nn.Linear(512, ACTIONS),
     ).double()  # fmt: skip
     with torch.no_grad():
         for parameter, weight in zip(made.parameters(), weights.values(), strict=True):

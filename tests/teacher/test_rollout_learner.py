@@ -8,7 +8,6 @@ import typing
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from spikestill.common.environment import environment
 from spikestill.common.errors import UserError
@@ -26,7 +25,8 @@ from spikestill.teacher.checkpoint import read_teacher, save_teacher
 from spikestill.teacher.policy import load_teacher
 from spikestill.verbs import CONTROL_ALGORITHMS, VERBS, by_environment
 from tests.teacher.noise import ACTIONS, noise_replay
-from tests.teacher.test_teach import TINY, state
+from tests.teacher.test_learner import network
+from tests.teacher.test_teach import TINY, assert_resumes_exactly
 
 SMALL = TeachConfig(
     environment=EnvironmentConfig(game="breakout"), algorithm="pqn", steps=320, num_envs=4, rollout_steps=8, epochs=2,
@@ -69,27 +69,6 @@ def test_lambda_returns_are_the_mixture_of_n_step_returns(decay):
     ]
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
-
-
-class FeatureNorm(nn.LayerNorm):
-    """PyTorch's layer norm over the features of each place."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise (B, C, H, W) over C."""
-        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-
-
-def network(weights: q_network.Weights) -> nn.Sequential:
-    """Return the Nature network with layer norm and these weights, in fp64."""
-    made = nn.Sequential(
-        nn.Conv2d(4, 32, 8, 4), FeatureNorm(32), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), FeatureNorm(64), nn.ReLU(),
-        nn.Conv2d(64, 64, 3, 1), FeatureNorm(64), nn.ReLU(), nn.Flatten(), nn.Linear(3136, 512), nn.LayerNorm(512),
-        nn.ReLU(), nn.Linear(512, ACTIONS),
-    ).double()  # fmt: skip
-    with torch.no_grad():
-        for parameter, weight in zip(made.parameters(), weights.values(), strict=True):
-            parameter.copy_(weight)
-    return made
 
 
 def random_weights(seed: int) -> q_network.Weights:
@@ -174,23 +153,7 @@ def test_rollouts_follow_each_other_and_an_epoch_takes_every_step():
 @pytest.mark.parametrize("point", [96, 256])
 def test_stopping_and_resuming_equals_never_having_stopped(tmp_path, point):
     """The segment of 50 steps of 4 games ends between the two."""
-    whole = Training(SMALL)
-    while whole.step < SMALL.steps:
-        whole.round()
-    first = Training(SMALL)
-    while first.step < point:
-        first.round()
-    first.save(tmp_path / "c", Provenance.of(SMALL, 0))
-    first.close()
-    second = Training(SMALL, tmp_path / "c")
-    assert second.step == point
-    while second.step < SMALL.steps:
-        second.round()
-    a, b = state(whole), state(second)
-    assert a.keys() == b.keys()
-    assert [name for name in a if not torch.equal(a[name], b[name])] == []
-    whole.close()
-    second.close()
+    assert_resumes_exactly(SMALL, point, tmp_path / "c")
 
 
 def test_a_teacher_with_layer_norm_is_played_gone_on_with_and_read_by_onnx(tmp_path):

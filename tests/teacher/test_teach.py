@@ -62,6 +62,28 @@ def state(training):
     return learner | {f"replay.{k}": torch.from_numpy(v.copy()) for k, v in training.replay.state().items()}
 
 
+def assert_resumes_exactly(config, point, checkpoint):
+    """Assert that a training which is stopped at step ``point`` and resumed ends as one that never was."""
+    whole = Training(config)
+    while whole.step < config.steps:
+        whole.round()
+    first = Training(config)
+    while first.step < point:
+        first.round()
+    first.save(checkpoint, Provenance.of(config, 0))
+    first.close()
+    second = Training(config, checkpoint)
+    assert second.step == point
+    while second.step < config.steps:
+        second.round()
+    a, b = state(whole), state(second)
+    assert a.keys() == b.keys()
+    assert [name for name in a if not torch.equal(a[name], b[name])] == [], f"stopped at step {point}"
+    assert list(whole.returns) == list(second.returns)
+    whole.close()
+    second.close()
+
+
 # After a restart of the games, where the log replays a part of a segment; and anywhere, in half precision with all
 # that a checkpoint may hold.
 @pytest.mark.parametrize(
@@ -77,25 +99,7 @@ def state(training):
 )
 def test_stopping_and_resuming_equals_never_having_stopped(tmp_path, point, options):
     point = 8 * random.randrange(5, 32) if point is None else point
-    config = dataclasses.replace(TINY, **options)
-    whole = Training(config)
-    while whole.step < config.steps:
-        whole.round()
-    first = Training(config)
-    while first.step < point:
-        first.round()
-    first.save(tmp_path / "c", Provenance.of(config, 0))
-    first.close()
-    second = Training(config, tmp_path / "c")
-    assert second.step == point
-    while second.step < config.steps:
-        second.round()
-    a, b = state(whole), state(second)
-    assert a.keys() == b.keys()
-    assert all(torch.equal(a[name], b[name]) for name in a), f"stopped at step {point}"
-    assert list(whole.returns) == list(second.returns)
-    whole.close()
-    second.close()
+    assert_resumes_exactly(dataclasses.replace(TINY, **options), point, tmp_path / "c")
 
 
 def test_run_writes_teacher_checkpoint_and_metrics(tmp_path, monkeypatch):

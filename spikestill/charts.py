@@ -252,35 +252,62 @@ def point_chart(
     series: Sequence[tuple[str, Sequence[Point]]],
     x_label: str,
     y_label: str,
+    rules: Sequence[tuple[str, float]] = (),
     *,
     width: int = 720,
     height: int = 320,
-    room: int = 150,
 ) -> str:
     """Return named points with whiskers on their intervals; the x axis begins at 0, and a legend names the series.
 
-    The names stand in a column on the right, ``room`` wide, from top to bottom as the points do; a line leads to each.
+    The names stand in a column on the right, from top to bottom as the points do; a line leads to each.
+
+    Args:
+        series: name, and its points.
+        x_label: what the places on the x axis are.
+        y_label: what the values are.
+        rules: upright lines to compare with: what stands at the top, and the place on the x axis.
+        width: of the picture, the names included.
+        height: of the picture; it is taller where the names would not fit.
     """
     points = [(index, point) for index, (_, own) in enumerate(series) for point in own]
+    points.sort(key=lambda each: -each[1][2][0])
     ends = [end for _, (_, _, (value, ci)) in points for end in (value, *(ci or ()))]
     margin = 0.08 * (max(ends) - min(ends)) or 1.0
-    plot = width - room
-    bounds = (0.0, 1.06 * max(x for _, (_, x, _) in points), min(ends) - margin, max(ends) + margin)
-    lines, marks, label_y = [], [], -math.inf
-    for index, (name, x, (value, ci)) in sorted(points, key=lambda each: -each[1][2][0]):
-        left, top = _x(x, bounds, plot), _y(value, bounds, height)
-        label_y = max(top, label_y + 14)
-        lines.append(_line("grid", left, top, plot, label_y))
-        lines.append(_text(plot + 5, label_y + 4, name, anchor="start", strong=True))
+    room = max(150, round(6.6 * max(len(name) for _, (name, _, _) in points)) + 12)
+    plot, height = width - room, max(height, TOP + BOTTOM + NAME * len(points))
+    places = [x for _, (_, x, _) in points] + [x for _, x in rules]
+    bounds = (0.0, 1.06 * max(places), min(ends) - margin, max(ends) + margin)
+    parts = [_frame(bounds, x_label, y_label, plot, height, False)]
+    for name, x in rules:
+        left = _x(x, bounds, plot)
+        parts.append(_line("axis", left, TOP, left, height - BOTTOM))
+        parts.append(_text(left - 5, TOP + 8, name, anchor="end"))
+    tops = [_y(value, bounds, height) for _, (_, _, (value, _)) in points]
+    marks = []
+    names_y = _apart(tops, TOP, height - BOTTOM)
+    for (index, (name, x, (value, ci))), top, name_y in zip(points, tops, names_y, strict=True):
+        left = _x(x, bounds, plot)
+        parts.append(_line("grid", left, top, plot, name_y))
+        parts.append(_text(plot + 5, name_y + 4, name, anchor="start", strong=True))
         told = f"{name}: {value:,.4g}" + (f" ({ci[0]:,.4g} to {ci[1]:,.4g})" if ci else "") + f" at {x:,.4g}"
         if ci:
             marks.append(_line("interval", left, _y(ci[0], bounds, height), left, _y(ci[1], bounds, height)))
         place = f'cx="{left:.1f}" cy="{top:.1f}" r="4.5"'
         marks.append(f'<circle class="fill s{index}" {place}><title>{escape(told)}</title></circle>')
-    parts = [_frame(bounds, x_label, y_label, plot, height, False), *lines, *marks]
-    return _svg(
-        [*parts, *_legend([name for name, _ in series])], width, height, f"{y_label} against {x_label}"
-    )
+    legend = _legend([name for name, _ in series])
+    return _svg([*parts, *marks, *legend], width, height, f"{y_label} against {x_label}")
+
+
+def _apart(wanted: Sequence[float], low: float, high: float) -> list[float]:
+    """Return places near the ascending ``wanted`` ones, a name's height apart, inside [low, high] where they fit."""
+    places, last = [], low - NAME
+    for place in wanted:
+        last = max(place, last + NAME)
+        places.append(last)
+    for index in reversed(range(len(places))):
+        places[index] = min(places[index], high)
+        high = places[index] - NAME
+    return places
 
 
 def standalone(svg: str) -> str:
@@ -291,6 +318,8 @@ def standalone(svg: str) -> str:
 
 
 LEFT, RIGHT, TOP, BOTTOM = 60, 12, 20, 42
+NAME = 14
+"""Height of a name in a column of names."""
 
 
 def _x(value: float, bounds: Bounds, width: int) -> float:

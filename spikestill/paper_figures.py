@@ -1,4 +1,4 @@
-"""Figures 3 and 4 of McKinstry 2018 as pictures, of our students, and their scores against their spikes.
+"""Figures 3 and 4 of McKinstry 2018 as pictures, of our students.
 
 What was not run has no bar.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spikestill.charts import Bar, Point, bar_chart, point_chart, standalone
+from spikestill import sparsity_results
+from spikestill.charts import Bar, bar_chart, standalone
 from spikestill.common.atari import PAPER_GAMES
 from spikestill.result_cells import (
     COUNTS,
@@ -17,6 +18,8 @@ from spikestill.result_cells import (
     TABLE_3,
     Card,
     Cell,
+    bar_of_card,
+    bar_of_cell,
     by_net,
     cards,
     cells,
@@ -28,7 +31,6 @@ from spikestill.result_cells import (
     several,
     zoo_joint_shares,
 )
-from spikestill.runtime.evaluate import percentage
 
 LOSSES = ("kl", "nll")
 NETS_3 = NETS[:3]
@@ -38,25 +40,13 @@ Row = Mapping[str, Bar]
 """Game to its bar."""
 
 
-def of_cell(cell: Cell) -> Bar:
-    """Return percent of the teacher and its interval, as a sweep measured them."""
-    ci = cell.get("evaluate.percent_of_teacher_ci95")
-    return float(cell["evaluate.percent_of_teacher"]), (float(ci[0]), float(ci[1])) if ci else None
-
-
-def of_card(card: Card) -> Bar | None:
-    """Return the same of a card: its score and both ends of its interval, divided by the teacher's mean score."""
-    shares = [percentage(float(score), float(card["teacher"])) for score in (card["mean"], *card["ci95"])]
-    value, low, high = shares
-    return None if value is None or low is None or high is None else (value, (low, high))
-
-
 def rows_3(found: Sequence[Cell], made: Mapping[str, Card], loss: str) -> dict[str, Row]:
     """Return the series of Figure 3 for one loss, by name: the sweep's nets, and the zoo's students of that loss."""
     rows: dict[str, Row] = {
-        NAMES[net]: {game: of_cell(cell) for game, cell in by_net(found, net, loss).items()} for net in NETS_3
+        NAMES[net]: {game: bar_of_cell(cell) for game, cell in by_net(found, net, loss).items()}
+        for net in NETS_3
     }
-    own = {game: of_card(card) for game, card in made.items() if card["recipe"]["loss"] == loss}
+    own = {game: bar_of_card(card) for game, card in made.items() if card["recipe"]["loss"] == loss}
     if known := {game: bar for game, bar in own.items() if bar}:
         rows[ZOO] = known
     return rows
@@ -132,33 +122,11 @@ def caption_4(found: Sequence[Cell], students: Sequence[Card], single: Mapping[s
             "student of two games is measured by the zoo's students of one, each by its recipe.", ""]  # fmt: skip
 
 
-def spikes_of(found: Sequence[Cell], students: Sequence[tuple[str, Card]]) -> list[tuple[str, list[Point]]]:
-    """Return the points of score against spikes, by series: the zoo's students and the sweep's cells."""
-    silent, percent = "estimate.operations.activation_sparsity", "evaluate.percent_of_teacher"
-    shipped: list[Point] = []
-    for name, card in students:
-        if bar := of_card(card):
-            firing = 100 * (1 - card["decision"]["operations"]["activation_sparsity"])
-            shipped.append((f"{card['game'].replace('_', ' ')} {name}".strip(), firing, bar))
-    tried: list[Point] = [
-        (f"{cell['game'].replace('_', ' ')} {cell['values'].get('distill.sparsity', '')}", 100 * (1 - cell[silent]),
-         of_cell(cell))
-        for cell in found if silent in cell and percent in cell
-    ]  # fmt: skip
-    return [(name, own) for name, own in (("the zoo's students", shipped), ("the sweep's", tried)) if own]
-
-
-def spikes_picture(series: Sequence[tuple[str, Sequence[Point]]]) -> str:
-    """Return score against spikes as the text of an SVG file."""
-    return standalone(point_chart(series, "% of the neurons that fire", "% of the teacher's score"))
-
-
 def pictures(zoo: Path, documents: Path) -> dict[str, str]:
     """Return file name to text of every picture, from the zoo's cards and the kept sweeps."""
     made, own = cards(zoo, "student-1chip"), cells(documents / "table3.json")
     drawn = {f"figure3-{loss}.svg": figure_3(rows_3(own, made, loss), loss) for loss in LOSSES}
     joint = cells(documents / "figure4.json")
     drawn |= {file_4(loss): figure_4(joint, several(zoo), made, loss) for loss in joint_losses(joint)}
-    if points := spikes_of(cells(documents / "penalty.json"), every_student(zoo)):
-        drawn["fewer-spikes.svg"] = spikes_picture(points)
+    drawn |= sparsity_results.pictures(cells(documents / "penalty.json"), every_student(zoo))
     return {name: f"{text}\n" for name, text in drawn.items()}

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from spikestill.charts import Bar
 from spikestill.common.atari import PAPER_GAMES
 from spikestill.common.errors import UserError
 from spikestill.common.json_file import read_object
@@ -28,9 +29,9 @@ FIGURE_4 = (
 )  # fmt: skip
 """The games that a student of several plays."""
 LOSS_4 = "nll"
+"""Figure 4's students learned the argmax of their teachers."""
 SET = "set"
 """What a cell has beside the values of its axes: the options that ``--set`` gave one value for all."""
-"""Figure 4's students learned the argmax of their teachers."""
 COUNTS = tuple(sorted({len(games) for games in FIGURE_4}))
 Card = Mapping[str, Any]
 Cell = Mapping[str, Any]
@@ -166,6 +167,19 @@ def by_net(own: Sequence[Cell], net: str, loss: str) -> dict[str, Cell]:
     return {game: cell for game, cell in found.items() if cell and "evaluate.percent_of_teacher" in cell}
 
 
+def bar_of_cell(cell: Cell) -> Bar:
+    """Return percent of the teacher and its interval, as a sweep measured them."""
+    ci = cell.get("evaluate.percent_of_teacher_ci95")
+    return float(cell["evaluate.percent_of_teacher"]), (float(ci[0]), float(ci[1])) if ci else None
+
+
+def bar_of_card(card: Card) -> Bar | None:
+    """Return the same of a card: its score and both ends of its interval, divided by the teacher's mean score."""
+    shares = [percentage(float(score), float(card["teacher"])) for score in (card["mean"], *card["ci95"])]
+    value, low, high = shares
+    return None if value is None or low is None or high is None else (value, (low, high))
+
+
 def mean(shares: Sequence[float]) -> float | None:
     """Return the mean, None of none."""
     return sum(shares) / len(shares) if shares else None
@@ -241,3 +255,11 @@ def number(value: Any, digits: int = 1) -> str:
 def interval(low_high: Any, digits: int = 1) -> str:
     """Return a 95 % interval, '' for None."""
     return "" if not low_high else f"{number(low_high[0], digits)} to {number(low_high[1], digits)}"
+
+
+def share(cell: Cell) -> str:
+    """Return a cell's percent of the teacher, with its interval where it has one; '' where it was not scored."""
+    if "evaluate.percent_of_teacher" not in cell:
+        return ""
+    ci = interval(cell.get("evaluate.percent_of_teacher_ci95"))
+    return f"{number(cell['evaluate.percent_of_teacher'])}{f' ({ci})' if ci else ''}"

@@ -15,9 +15,8 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from spikestill import constraint_results, paper_figures
+from spikestill import ablation_results, budgets, constraint_results, paper_figures, sparsity_results
 from spikestill.common.atari import PAPER_GAMES
 from spikestill.common.atomic import write_text
 from spikestill.common.errors import UserError
@@ -47,14 +46,13 @@ from spikestill.result_cells import (
     number,
     of_scores,
     several,
+    share,
     table,
 )
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 MEASURED = DOCS.parent / "benchmarks" / "results"
-ABLATIONS = ("ablation", "ablation-zoo", "ablation-teachers", "ablation-files")
-"""Sweeps whose tables stand in one section."""
-TABLES = ("table2", "table3", "figure4", *ABLATIONS, "penalty", "prune")
+TABLES = ("table2", "table3", "figure4", *ablation_results.SWEEPS, "penalty", "prune")
 NOTES = "notes.md"
 """Beside the cells: what the tables do not say by themselves, at the end of the page."""
 TEMPERATURES = (0.05, 0.01, 0.005, 0.001)
@@ -70,50 +68,12 @@ DDQN = {"freeway": 31.8, "riverraid": 12015.3}
 """van Hasselt 2016, where Stable-Baselines3 gives nothing."""
 
 
-def budget(cell: Cell) -> str:
-    """Return a cell's seeds, recorded frames, batches and hours."""
-    told = [f"{cell['done']} seed{'s' if cell['done'] != 1 else ''}"]
-    if "record.frames" in cell:
-        told.append(f"{number(cell['record.frames'] / 1000, 0)} k frames")
-    if "distill.steps" in cell:
-        told.append(f"{number(cell['distill.steps'], 0)} batches")
-    return ", ".join([*told, f"{number(cell['hours'], 2)} h"])
-
-
-def trainings(card: Card) -> list[Card]:
-    """Return all that a card's network was trained by, from random weights on, the last one last."""
-    return [*card.get("went_on_from", []), card]
-
-
-def hours(card: Card) -> float:
-    """Return the hours of all of a card's trainings."""
-    return sum(float(each["training_seconds"]) for each in trainings(card)) / 3600
-
-
-def seeds(card: Card) -> str:
-    """Return the seeds of all of a card's trainings, '' where it does not say them."""
-    return ", ".join(str(each["recipe"].get("seed", "")) for each in trainings(card))
-
-
-def batches(card: Card) -> str:
-    """Return the batches of all of a student's trainings, and their size."""
-    sizes = {each["recipe"]["batch_size"] for each in trainings(card)}
-    steps = sum(int(each["curve"][-1]["step"]) for each in trainings(card))
-    return f"{steps:,} x {' or '.join(f'{size:,}' for size in sorted(sizes))}"
-
-
-def recorded(card: Card) -> str:
-    """Return the frames of the recordings that a student learnt from at last, '' where its card does not say them."""
-    frames = card.get("recorded_frames")
-    return "" if frames is None else f"{number(frames / 1000, 0)} k"
-
-
 def measured(cell: Cell | None) -> str:
-    """Return percent of the teacher with its interval, seeds and hours; '' where the cell was not run."""
-    if cell is None or "evaluate.percent_of_teacher" not in cell:
+    """Return percent of the teacher with its interval, then what trained it; '' where the cell was not run."""
+    found = "" if cell is None else share(cell)
+    if cell is None or not found:
         return ""
-    ci = interval(cell.get("evaluate.percent_of_teacher_ci95"))
-    return f"{number(cell['evaluate.percent_of_teacher'])} ({ci}; {budget(cell)})"
+    return f"{found.removesuffix(')')}{'; ' if found.endswith(')') else ' ('}{budgets.told(cell)})"
 
 
 def teachers(found: Mapping[str, Card]) -> list[str]:
@@ -126,34 +86,22 @@ def teachers(found: Mapping[str, Card]) -> list[str]:
             [
                 number(card["mean"]),
                 interval(card["ci95"]),
+                budgets.seeds(card),
                 f"{card['training_frames_in_all'] / 1e6:.1f} M",
-                f"{hours(card):.1f}",
-                seeds(card),
+                f"{budgets.hours(card):.1f}",
             ]
             if card
             else [""] * 5
         )
         half = "" if card is None or published is None else "yes" if card["mean"] >= published / 2 else "no"
         rows.append([game, *own, f"{number(published)} ({source})", half])
-    heads = ["game", "ours", "95 % interval", "frames", "hours", "seeds", "published", "at half of it"]
+    heads = ["game", "ours", "95 % interval", budgets.SEED, "frames", "hours", "published", "at half of it"]
     about = "100 games, no-op starts, epsilon 0.05. A network a row, with the seeds of its trainings in their order."
     return ["## Teachers", "", about, "", *table(heads, rows)]
 
 
 def students(found: Mapping[str, Card], trained: Mapping[str, Card]) -> list[str]:
     """Return the section on the zoo's 1-chip students."""
-    rows = []
-    for game in PAPER_GAMES:
-        card = found.get(game)
-        if card is None:
-            rows.append([game, *[""] * 10])
-            continue
-        earlier = ", an earlier one" if game in trained and trained[game]["mean"] != card["teacher"] else ""
-        rows.append([
-            game, number(card["mean"], 2), interval(card["ci95"], 2), number(card["teacher"], 2) + earlier,
-            number(card["percent_of_teacher"]), number(card["percent_of_margin"]),
-            recorded(card), batches(card), f"{hours(card):.2f}", seeds(card), f"{card['cores']:,}",
-        ])  # fmt: skip
     heads = [
         "game",
         "score",
@@ -161,42 +109,74 @@ def students(found: Mapping[str, Card], trained: Mapping[str, Card]) -> list[str
         "teacher",
         "% of teacher",
         "% of margin",
-        "recorded frames",
-        "batches",
-        "hours",
-        "seeds",
+        *budgets.OF_CARD,
         "cores",
     ]
-    shares = [card["percent_of_teacher"] for card in found.values() if card["percent_of_teacher"] is not None]
-    margins = [card["percent_of_margin"] for card in found.values() if card["percent_of_margin"] is not None]
-    mean = (
-        f"Mean over {len(shares)} of {len(PAPER_GAMES)} games: {sum(shares) / len(shares):.1f} % of the teachers' "
-        f"scores, {sum(margins) / len(margins):.1f} % of their margin over random play. "
-        if shares
-        else ""
-    )
+    rows = []
+    for game in PAPER_GAMES:
+        card = found.get(game)
+        if card is None:
+            rows.append([game, *[""] * (len(heads) - 1)])
+            continue
+        earlier = ", an earlier one" if game in trained and trained[game]["mean"] != card["teacher"] else ""
+        rows.append([
+            game, number(card["mean"], 2), interval(card["ci95"], 2), number(card["teacher"], 2) + earlier,
+            number(card["percent_of_teacher"]), number(card["percent_of_margin"]),
+            *budgets.of_card(card), f"{card['cores']:,}",
+        ])  # fmt: skip
     paper = (
         f"The paper's ten: {TABLE_3['1chip', 'kl']} % on one chip, {TABLE_3['4chip', 'kl']} % on four (KL)."
     )
     missing = [game for game in trained if game not in found]
     without = f" Teachers without a student: {', '.join(missing)}." if missing else ""
-    return ["## The zoo's 1-chip students", "", mean + paper + without, "", *table(heads, rows)]
+    counted = budgets.UNCOUNTED if any(budgets.recorded(card) == "" for card in found.values()) else ()
+    return [
+        "## The zoo's 1-chip students",
+        "",
+        *means(found),
+        paper + without,
+        "",
+        *table(heads, rows),
+        *counted,
+    ]
+
+
+def means(found: Mapping[str, Card]) -> list[str]:
+    """Return the lines on the mean over the games: as it is, and with every student at 100 % at most."""
+    kept = {
+        name: [card[name] for card in found.values() if card[name] is not None]
+        for name in ("percent_of_teacher", "percent_of_margin")
+    }
+    scores, margins = kept.values()
+    if not scores or not margins:
+        return []
+    beyond = [game for game, card in found.items() if (card["percent_of_teacher"] or 0) > 100]
+    capped = [mean([min(share, 100.0) for share in shares]) for shares in (scores, margins)]
+    lines = [
+        f"Mean over {len(scores)} of {len(PAPER_GAMES)} games: {number(mean(scores))} % of the teachers' scores, "
+        f"{number(mean(margins))} % of their margin over random play."
+    ]
+    if beyond:
+        lines.append(
+            f"With every student counted as 100 % at most it would be {number(capped[0])} % and {number(capped[1])} %: "
+            f"{', '.join(beyond)} scored more than the teacher."
+        )
+    return lines
 
 
 def of_several_games(found: Sequence[Card], single: Mapping[str, Card]) -> list[str]:
     """Return the section on the zoo's students of several games, in each beside the student of that game alone."""
     rows = []
     for card in found:
-        budget = f"{batches(card)}, {hours(card):.2f} h, seed {seeds(card)}"
         for game, own in card["games"].items():
             alone = single.get(game, {}).get("mean")
             rows.append([
                 card["game"], game, number(own["mean"], 2), interval(own["ci95"], 2), number(own["teacher"], 2),
-                number(own["percent_of_teacher"]), number(own["percent_of_margin"]), number(alone, 2), budget,
-                f"{card['cores']:,}",
+                number(own["percent_of_teacher"]), number(own["percent_of_margin"]), number(alone, 2),
+                *budgets.of_card(card), f"{card['cores']:,}",
             ])  # fmt: skip
     heads = ["student", "game", "score", "95 % interval", "teacher", "% of teacher", "% of margin",
-             "the single game's student", "batches, hours, seeds", "cores"]  # fmt: skip
+             "the single game's student", *budgets.OF_CARD, "cores"]  # fmt: skip
     return [
         "## The zoo's 1-chip students of several games",
         "",
@@ -248,7 +228,7 @@ def figure_4(own: Sequence[Cell], joined: Sequence[Card], made: Mapping[str, Car
             return ""
         told = f"{number(share)} %: " if share is not None else ""
         ci = interval(cell.get("evaluate.ci95"))
-        return f"{told}{number(cell['evaluate.mean'])} ({ci}; {budget(cell)})"
+        return f"{told}{number(cell['evaluate.mean'])} ({ci}; {budgets.told(cell)})"
 
     def average(count: int, net: str, loss: str) -> str:
         shares = joint_shares(own, count, net, loss)
@@ -284,81 +264,17 @@ def figure_4(own: Sequence[Cell], joined: Sequence[Card], made: Mapping[str, Car
     ]
 
 
-ONE_CHANGE = (
-    "## One change at a time",
-    "",
-    "What a departure of ours from the paper's recipe is worth, taken back or added by itself. Regret is that of",
-    "the integer net on the recording's last 2 %: 0 for the teacher, 1 for random play. A table is one sweep, whose",
-    "rows compare: `spikestill sweep ablation`; `ablation-zoo` for play of the game's student and a start from another",
-    "game's; `ablation-teachers` for the gaps between actions; `ablation-files` for several teachers, and own files.",
-    "",
-)
-
-
-def ablation(own: Sequence[Cell]) -> list[str]:
-    """Return what each departure from the paper is worth: the score without it, or with it, all else alike."""
-
-    def change(values: Mapping[str, Any]) -> str:
-        """Return the change that a sweep's ``ablate`` made, or what its grid chose."""
-        return str(
-            values.get("change")
-            or " ".join(f"{name}={value}" for name, value in values.items() if name != "game")
-        )
-
-    rows = [
-        [cell["game"], f"`{change(cell['values'])}`", number(cell.get("distill.regret"), 3),
-         number(cell.get("evaluate.mean"), 2), interval(cell.get("evaluate.ci95"), 2), measured(cell)]
-        for cell in own
-    ]  # fmt: skip
-    return table(["game", "change", "regret, held out", "score", "95 % interval", "% of teacher"], rows)
-
-
-def penalty(own: Sequence[Cell], students: Sequence[tuple[str, Card]]) -> list[str]:
-    """Return score, spikes, cores and energy against the weight and the form of the sparsity penalty.
-
-    Args:
-        own: cells of the sweep.
-        students: the zoo's, each with what distinguishes it from its game's own; '' is that one.
-    """
-    energy, silent = "estimate.truenorth.total_j_pipelined", "estimate.operations.activation_sparsity"
-    shipped = [
-        [f"{card['game']}, the zoo's{f' {name}' if name else ''}", str(card["recipe"].get("sparsity_form", "layers")),
-         str(card["recipe"]["sparsity"]), number(card["mean"], 2), interval(card["ci95"], 2),
-         number(100 * (1 - card["decision"]["operations"]["activation_sparsity"])), number(card["cores"], 0),
-         f"{1e3 * card['decision']['truenorth']['total_j_pipelined']:.3g}",
-         f"{batches(card)} batches, {number(hours(card), 2)} h"]
-        for name, card in students
-    ]  # fmt: skip
-    rows = shipped + [
-        [cell["game"], str(chosen(cell).get("distill.sparsity_form", "")),
-         str(chosen(cell).get("distill.sparsity", "")), number(cell.get("evaluate.mean"), 2),
-         interval(cell.get("evaluate.ci95"), 2), number(100 * (1 - cell[silent])) if silent in cell else "",
-         number(cell.get("map.cores"), 0), f"{1e3 * cell[energy]:.3g}" if energy in cell else "",
-         budget(cell)]
-        for cell in own
-    ]  # fmt: skip
-    heads = ["game", "form", "weight", "score", "95 % interval", "% of the neurons that fire", "cores",
-             "mJ a decision (TrueNorth, estimated)", "budget"]  # fmt: skip
-    picture = ["![Score against spikes](images/fewer-spikes.svg)", ""] if rows else []
-    return [
-        "## Fewer spikes",
-        "",
-        "The zoo's students of one game, then `spikestill sweep penalty`.",
-        "",
-        *table(heads, rows or [[""] * len(heads)]),
-        *picture,
-    ]
-
-
 def pruned(own: Sequence[Cell]) -> list[str]:
     """Return score and cores of nets with branches taken out."""
     rows = [
         [cell["game"], str(chosen(cell).get("distill.architecture", "")),
          str(chosen(cell).get("distill.prune", "")), number(cell.get("map.cores"), 0),
-         number(cell.get("evaluate.mean"), 2), interval(cell.get("evaluate.ci95"), 2), measured(cell)]
+         number(cell.get("evaluate.mean"), 2), interval(cell.get("evaluate.ci95"), 2), share(cell),
+         *budgets.columns(cell)]
         for cell in own
     ]  # fmt: skip
-    heads = ["game", "net", "eighths taken out", "cores", "score", "95 % interval", "% of teacher"]
+    heads = ["game", "net", "eighths taken out", "cores", "score", "95 % interval", "% of teacher",
+             *budgets.COLUMNS]  # fmt: skip
     return [
         "## Fewer cores",
         "",
@@ -381,7 +297,7 @@ def page(zoo: Path, documents: Path, measured: Path) -> str:
         "table2": table_2,
         "table3": lambda own: table_3(own, made),
         "figure4": lambda own: figure_4(own, joined, made),
-        "penalty": lambda own: penalty(own, every_student(zoo)),
+        "penalty": lambda own: sparsity_results.section(own, every_student(zoo)),
         "prune": pruned,
     }
     lines = ["# Results", "",
@@ -391,10 +307,7 @@ def page(zoo: Path, documents: Path, measured: Path) -> str:
     for name, draw in drawn.items():
         lines += draw(cells(documents / f"{name}.json")) + as_run(documents / f"{name}.json")
         if name == "figure4":
-            lines += ONE_CHANGE
-            for path in (documents / f"{each}.json" for each in ABLATIONS):
-                if found := cells(path):
-                    lines += ablation(found) + as_run(path)
+            lines += ablation_results.section(documents)
     lines += constraint_results.section(measured, made)
     if (notes := documents / NOTES).is_file():
         lines.append(notes.read_text(encoding="utf-8"))

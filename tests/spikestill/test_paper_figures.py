@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -17,8 +16,6 @@ from spikestill.paper_figures import (
     figure_4,
     pictures,
     rows_3,
-    spikes_of,
-    spikes_picture,
 )
 from spikestill.result_cells import FIGURE_4
 
@@ -137,42 +134,17 @@ def test_the_caption_counts_the_bars():
 def test_the_page_shows_every_picture_and_the_kept_ones_are_what_the_cards_draw(tmp_path):
     kept = results.DOCS / "images"
     drawn = pictures(results.ROOT, results.DOCS / "results")
-    assert sorted(drawn) == ["fewer-spikes.svg", "figure3-kl.svg", "figure3-nll.svg", "figure4.svg"]
+    assert sorted(drawn) == [
+        "fewer-joules.svg",
+        "fewer-spikes.svg",
+        "figure3-kl.svg",
+        "figure3-nll.svg",
+        "figure4.svg",
+    ]
     page = (results.DOCS / "results.md").read_text()
     for name, text in drawn.items():
         assert f"](images/{name})" in page
         assert (kept / name).read_text() == text
-
-
-def test_score_stands_against_spikes_for_students_and_cells_whose_spikes_are_known():
-    own = card(15.0, [14.0, 17.0], 20.0) | {
-        "game": "ms_pacman",
-        "decision": {"operations": {"activation_sparsity": 0.875}},
-    }
-    tried = cell("pong", "1chip", "kl", 80.0) | {"estimate.operations.activation_sparsity": 0.75}
-    tried["values"]["distill.sparsity"] = 0.1
-    series = spikes_of([tried, cell("pong", "1chip", "kl", 90.0)], [("sparse", own)])
-    svg = spikes_picture(series)
-    assert titles(svg) == {"ms pacman sparse": "75 (70 to 85) at 12.5", "pong 0.1": "80 at 25"}
-    places = {str(dot[0].text).partition(":")[0]: (float(dot.attrib["cx"]), float(dot.attrib["cy"]))
-              for dot in ET.fromstring(svg).iter(f"{SVG}circle")}  # fmt: skip
-    origin = 60.0  # where the x axis begins
-    assert places["pong 0.1"][0] - origin == pytest.approx(
-        2 * (places["ms pacman sparse"][0] - origin), abs=0.2
-    )
-    assert places["pong 0.1"][1] < places["ms pacman sparse"][1], "80 lies above 75"
-    assert spikes_of([], []) == []
-
-
-def test_names_beside_points_that_lie_close_do_not_touch():
-    found = [("a", [(f"game {i}", 48.0 + 0.01 * i, (90.0, None)) for i in range(9)])]
-    texts = [
-        each for each in ET.fromstring(spikes_picture(found)).iter(f"{SVG}text") if "game" in str(each.text)
-    ]
-    heights_of = sorted(float(each.attrib["y"]) for each in texts)
-    assert len(heights_of) == 9
-    assert all(below - above >= 13 for above, below in itertools.pairwise(heights_of))
-    assert heights_of[-1] < 320
 
 
 def test_the_command_draws_a_kept_sweep(tmp_path, monkeypatch):

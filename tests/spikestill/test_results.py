@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from spikestill import constraint_results, result_cells, results
+from spikestill import ablation_results, constraint_results, result_cells, results, sparsity_results
 from spikestill.common.errors import UserError
 
 CARD = {
@@ -43,22 +43,86 @@ def row(page, section, first):
     return next(line for line in lines if line.startswith(f"| {first} "))
 
 
-def test_a_change_by_itself_is_told_beside_none(tmp_path):
-    cell = {"game": "pong", "done": 2, "hours": 0.5, "values": {"change": "distill.hint_weight=0"}}
-    score = {
-        "distill.regret": 0.25,
-        "evaluate.mean": 10.0,
-        "evaluate.ci95": [9.0, 11.0],
-        "evaluate.percent_of_teacher": 50.0,
-    }
-    found = results.ablation([cell | score, cell | {"values": {"change": "none"}}])
+def tried(change, mean=None, ci=None, **more):
+    """Return a cell of an ablation of Pong by two seeds, not scored where there is no ``mean``."""
+    cell = {"game": "pong", "done": 2, "hours": 0.5, "values": {"game": "pong", "change": change}} | more
+    return cell if mean is None else cell | {"evaluate.mean": mean, "evaluate.ci95": ci}
+
+
+def test_a_change_by_itself_is_told_beside_none():
+    cell = tried(
+        "distill.hint_weight=0", 10.0, [9.0, 11.0], **{"distill.regret": 0.25, "record.frames": 300_000,
+        "distill.steps": 1000, "evaluate.percent_of_teacher": 50.0}
+    )  # fmt: skip
+    found = ablation_results.ablation([cell, tried("none")])
     assert (
-        "| pong | `distill.hint_weight=0` | 0.250 | 10.00 | 9.00 to 11.00 | 50.0 (; 2 seeds, 0.50 h) |"
+        "| pong | `distill.hint_weight=0` | 0.250 | 10.00 | 9.00 to 11.00 |  | 50.0 | 2 | 300 k | 1,000 | 0.50 |"
         in found
     )
-    assert "| pong | `none` |  |  |  |  |" in found
-    grid = cell | {"values": {"game": "pong", "record.student": "first.safetensors"}}
-    assert "| pong | `record.student=first.safetensors` |  |  |  |  |" in results.ablation([grid])
+    assert "| pong | `none` |  |  |  | baseline |  | 2 |  |  | 0.50 |" in found
+    assert found[0] == "Baseline: `none`."
+    assert ablation_results.ablation([cell])[0] == "No row of this table is a baseline."
+
+
+def test_a_change_is_better_or_worse_where_it_lies_beyond_the_interval_of_none():
+    none = tried("none", 10.0, [9.0, 11.0])
+    verdicts = {
+        change: ablation_results.verdict([none, cell], cell)
+        for change, cell in {
+            "none": none,
+            "inside": tried("a=1", 11.0, [10.0, 14.0]),
+            "above": tried("distill.hint_share=1", 12.0, [11.5, 12.5]),
+            "above, its interval reaches back": tried("a=1", 12.0, [10.5, 13.0]),
+            "below": tried("a=1", 8.0, [7.0, 8.9]),
+            "below, its interval reaches back": tried("a=1", 8.0, [7.0, 9.0]),
+            "not scored": tried("a=1"),
+            "another game": tried("a=1", 12.0, [11.5, 12.5], game="qbert"),
+        }.items()
+    }
+    assert verdicts == {
+        "none": "baseline",
+        "inside": "no",
+        "above": "better",
+        "above, its interval reaches back": "better, intervals overlap",
+        "below": "worse",
+        "below, its interval reaches back": "worse, intervals overlap",
+        "not scored": "",
+        "another game": "",
+    }
+
+
+def test_a_baseline_is_of_the_same_choice_of_the_grid():
+    """``--set distill.temperature=0.01|0.05`` gives each temperature a ``none`` of its own."""
+    cells = [
+        tried(change, mean, [mean - 1, mean + 1],
+              values={"game": "pong", "distill.temperature": tau, "change": change})
+        for tau, change, mean in (("0.01", "none", 10.0), ("0.05", "none", 20.0), ("0.05", "a=1", 20.5))
+    ]  # fmt: skip
+    assert ablation_results.verdict(cells, cells[2]) == "no"
+    assert any("| `a=1 distill.temperature=0.05` |" in line for line in ablation_results.ablation(cells))
+
+
+@pytest.mark.parametrize("unset", ["", "null", None])
+def test_the_baseline_of_a_file_is_the_cell_that_was_given_none(unset):
+    alone, given = (
+        tried("", mean, [mean - 1, mean + 1], values={"game": "pong", "record.student": value})
+        for value, mean in ((unset, 10.0), ("first.safetensors", 5.0))
+    )
+    assert ablation_results.verdict([given, alone], given) == "worse"
+    assert ablation_results.verdict([given, alone], alone) == "baseline"
+    assert any("`record.student=first.safetensors`" in line for line in ablation_results.ablation([given]))
+
+
+def test_every_ablation_that_is_shipped_has_a_row_for_each_of_its_changes_and_its_baseline():
+    """Hints in the first third are the default, so that all of them are a change."""
+    from spikestill.configs.sweep import load_sweep
+
+    recipe = load_sweep("ablation")
+    assert "distill.hint_share=1" in recipe.ablate
+    cells = [tried(change, 10.0, [9.0, 11.0]) for change in ("none", *recipe.ablate)]
+    drawn = ablation_results.ablation(cells)
+    for change in recipe.ablate:
+        assert any(f"| `{change}` |" in line and "| no |" in line for line in drawn)
 
 
 def test_cells_stand_beside_the_papers_and_stay_empty_where_nothing_ran(tmp_path):
@@ -73,10 +137,10 @@ def test_cells_stand_beside_the_papers_and_stay_empty_where_nothing_ran(tmp_path
     page = results.page(tmp_path / "zoo", documents, tmp_path)
     assert (
         row(page, "Teachers", "breakout")
-        == "| breakout | 310.0 | 300.0 to 320.5 | 4.0 M | 2.5 | 1, 2 | 358.0 (SB3 DQN 10M) | yes |"
+        == "| breakout | 310.0 | 300.0 to 320.5 | 1, 2 | 4.0 M | 2.5 | 358.0 (SB3 DQN 10M) | yes |"
     )
     assert row(page, "Teachers", "pong") == "| pong |  |  |  |  |  | 20.6 (SB3 DQN 10M) |  |"
-    assert "| 96.9 | 96.8 | 600 k | 14,500 x 128 | 2.50 | 1, 2 | 1,900 |" in row(page, "The zoo", "breakout")
+    assert "| 96.9 | 96.8 | 1, 2 | 600 k | 14,500 x 128 | 2.50 | 1,900 |" in row(page, "The zoo", "breakout")
     assert "| 320.00, an earlier one | 96.9 |" in row(page, "The zoo", "breakout")
     same = results.students({"breakout": CARD}, {"breakout": CARD | {"mean": CARD["teacher"]}})
     assert any("| 320.00 | 96.9 |" in line for line in same)
@@ -169,15 +233,36 @@ def test_a_penalty_stands_with_the_spikes_that_it_leaves(tmp_path):
     }  # fmt: skip
     student = {
         "game": "pong", "mean": 18.25, "ci95": [18.0, 18.5], "cores": 1890, "training_seconds": 1800,
-        "recipe": {"sparsity": 0.5, "sparsity_form": "neurons", "batch_size": 128}, "curve": [{"step": 7000}],
+        "teacher": 20.0, "recipe": {"sparsity": 0.5, "sparsity_form": "neurons", "batch_size": 128},
+        "curve": [{"step": 7000}],
         "decision": {"operations": {"activation_sparsity": 0.875}, "truenorth": {"total_j_pipelined": 7e-5}},
     }  # fmt: skip
-    found = results.penalty([cell], [("sparse", student)])
+    found = sparsity_results.section([cell], [("sparse", student)])
     shipped = "| pong, the zoo's sparse | neurons | 0.5 | 18.25 | 18.00 to 18.50 | 12.5 | 1,890 | 0.07 | "
-    assert f"{shipped}7,000 x 128 batches, 0.50 h |" in found
+    assert f"{shipped}1 |  | 7,000 x 128 | 0.50 |" in found
     assert (
-        "| pong | features | 0.01 | 17.50 | 17.00 to 18.00 | 16.0 | 1,886 | 0.075 | 1 seed, 0.50 h |" in found
+        "| pong | features | 0.01 | 17.50 | 17.00 to 18.00 | 16.0 | 1,886 | 0.075 | 1 |  |  | 0.50 |" in found
     )
+
+
+def test_a_student_that_beats_its_teacher_lifts_the_mean_and_the_page_says_what_it_would_be_without():
+    worse = CARD | {"percent_of_teacher": 80.0, "percent_of_margin": 70.0}
+    better = CARD | {"percent_of_teacher": 130.0, "percent_of_margin": 140.0}
+    lines = results.means({"pong": worse, "qbert": better})
+    assert lines == [
+        "Mean over 2 of 10 games: 105.0 % of the teachers' scores, 105.0 % of their margin over random play.",
+        "With every student counted as 100 % at most it would be 90.0 % and 85.0 %: "
+        "qbert scored more than the teacher.",
+    ]
+    assert len(results.means({"pong": worse})) == 1
+    assert results.means({}) == []
+
+
+def test_a_card_that_does_not_say_its_recordings_is_explained():
+    silent = {name: value for name, value in CARD.items() if name != "recorded_frames"}
+    told = "[Trainings that want a GPU](gpu-runs.md)."
+    assert told in results.students({"breakout": silent}, {})
+    assert told not in results.students({"breakout": CARD}, {})
 
 
 def test_an_axis_that_was_set_to_one_value_is_known_all_the_same(tmp_path):
@@ -194,7 +279,9 @@ def test_an_axis_that_was_set_to_one_value_is_known_all_the_same(tmp_path):
     (cell,) = results.cells(tmp_path / "table3.json")
     assert results.find([cell], "breakout", architecture="1chip", loss="kl") == cell
     assert results.find([cell], "breakout", architecture="2chip", loss="kl") is None
-    assert "| layers |" in next(line for line in results.penalty([cell], []) if line.startswith("| breakout"))
+    assert "| layers |" in next(
+        line for line in sparsity_results.section([cell], []) if line.startswith("| breakout")
+    )
     kept = json.loads((tmp_path / "table3.json").read_text())
     assert all("set" not in each for each in kept["cells"])
 
@@ -235,10 +322,7 @@ def test_nets_with_branches_taken_out_stand_with_their_cores(tmp_path):
     }
     results.keep("prune", sweep(tmp_path / "sweep.json", cell), tmp_path)
     page = results.page(tmp_path / "zoo", tmp_path, tmp_path)
-    assert (
-        "| breakout | 2chip | 1 | 4,012 |  |  | 97.2 (95.0 to 99.0; 1 seed, 200 k frames, 8,000 batches, 1.50 h) |"
-        in page
-    )
+    assert "| breakout | 2chip | 1 | 4,012 |  |  | 97.2 (95.0 to 99.0) | 1 | 200 k | 8,000 | 1.50 |" in page
 
 
 def test_a_student_of_two_games_stands_in_each_beside_the_student_of_that_game_alone(tmp_path):
@@ -253,7 +337,7 @@ def test_a_student_of_two_games_stands_in_each_beside_the_student_of_that_game_a
     of_pong = [line for line in section if line.startswith("| freeway+pong | pong |")]
     assert of_pong == [
         "| freeway+pong | pong | 310.00 | 300.00 to 320.50 | 320.00 | 96.9 | 96.8 | 12.00 "
-        "| 14,500 x 128, 2.50 h, seed 1, 2 | 1,900 |"
+        "| 1, 2 | 600 k | 14,500 x 128 | 2.50 | 1,900 |"
     ]
     assert any(line.startswith("| freeway+pong | freeway |") for line in section)
 

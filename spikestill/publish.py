@@ -22,7 +22,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +176,36 @@ def ancestors(kind: str, provenance: Provenance, folders: list[Path]) -> list[di
     Args:
         kind: ``teacher`` or ``student``.
         provenance: of the last one.
+        folders: where they may lie (:func:`lineage`).
+
+    Raises:
+        UserError: one of them is in no folder.
+    """
+    trained, earlier = lineage(kind, provenance, folders)
+    told = [*earlier["went_on_from"], {key: earlier[key] for key in ANCESTOR}] if earlier is not None else []
+    for path, made in trained:
+        saved = path.parent / "teacher.json"
+        if kind == "student":
+            training = student_curve(path.parent)
+        elif saved.is_file():
+            told_by_card = json.loads(saved.read_text(encoding="utf-8"))
+            training = {key: told_by_card[key] for key in ("training_seconds", "training_frames", "curve")}
+        else:
+            training = teacher_curve(path.parent)
+        told.append({"sha256": file_sha256(path), "recipe": made.config, **training})
+    return told
+
+
+def lineage(
+    kind: str, provenance: Provenance, folders: list[Path]
+) -> tuple[list[tuple[Path, Provenance]], dict[str, Any] | None]:
+    """Return (the networks that one went on from, the first one first; the published student that they went on from).
+
+    A network is its file and its provenance, the published student is its card, None where there is none.
+
+    Args:
+        kind: ``teacher`` or ``student``.
+        provenance: of the last one.
         folders: where they may lie, each with ``teacher.safetensors`` or ``distill-checkpoint.safetensors``, and
             its card or its learning curve beside it; or with a published student and its card.
 
@@ -188,30 +218,22 @@ def ancestors(kind: str, provenance: Provenance, folders: list[Path]) -> list[di
     name, schema = "teacher.safetensors", checkpoint.TEACHER_SCHEMA
     if kind == "student":
         name, schema = distill.CHECKPOINT, distillation.SCHEMA
-    known = {file_sha256(folder / name): folder for folder in folders if (folder / name).is_file()}
-    told: list[dict[str, Any]] = []
+    known = {file_sha256(folder / name): folder / name for folder in folders if (folder / name).is_file()}
+    trained: list[tuple[Path, Provenance]] = []
     while "initial" in provenance.parents:
         sha256 = provenance.parents["initial"]
         if kind == "student" and (earlier := published_student(sha256, folders)):
-            return [*earlier["went_on_from"], {key: earlier[key] for key in ANCESTOR}, *told]
+            return trained, earlier
         if sha256 not in known:
             raise UserError(
                 f"the {kind} went on from one with SHA-256 {sha256[:12]}, which is in none of {len(folders)} folders",
                 "name its folder with --ancestors",
             )
-        folder = known[sha256]
-        metadata = checkpoint.read_tensors(folder / name, schema, "name its folder with --ancestors")[1]
+        path = known[sha256]
+        metadata = checkpoint.read_tensors(path, schema, "name its folder with --ancestors")[1]
         provenance = Provenance.from_json(metadata["provenance"])
-        saved = folder / "teacher.json"
-        if kind == "student":
-            training = student_curve(folder)
-        elif saved.is_file():
-            told_by_card = json.loads(saved.read_text(encoding="utf-8"))
-            training = {key: told_by_card[key] for key in ("training_seconds", "training_frames", "curve")}
-        else:
-            training = teacher_curve(folder)
-        told.insert(0, {"sha256": sha256, "recipe": provenance.config, **training})
-    return told
+        trained.insert(0, (path, provenance))
+    return trained, None
 
 
 def published_student(sha256: str, folders: list[Path]) -> dict[str, Any] | None:
@@ -229,21 +251,26 @@ def buffer_of(source: Path, provenance: Provenance) -> Path:
     return beside if beside.is_file() else Path(str(provenance.config.get("buffer") or beside))
 
 
-def recorded_frames(source: Path, provenance: Provenance, earlier: Mapping[str, Any] | None) -> int | None:
+def recorded_frames(
+    trained: Sequence[tuple[Path, Provenance]], earlier: Mapping[str, Any] | None
+) -> int | None:
     """Return the frames of all buffers that a student learnt from, None where one of them is gone.
 
+    A buffer that several trainings read counts once.
+
     Args:
-        source: the student.
-        provenance: its own.
-        earlier: the card of the published student that it went on from, which had recordings of its own.
+        trained: the student and those that it went on from, each with its provenance.
+        earlier: the card of the published student that the first of them went on from, which had recordings of its own.
     """
     from spikestill.dataset.reader import BufferReader
 
-    buffers = [buffer_of(source, provenance), *map(Path, provenance.config.get("also") or ())]
-    if not all(buffer.is_file() for buffer in buffers):
-        return None
+    buffers = {
+        Path(buffer).resolve()
+        for source, provenance in trained
+        for buffer in (buffer_of(source, provenance), *(provenance.config.get("also") or ()))
+    }
     found = 0 if earlier is None else earlier.get("recorded_frames")
-    if found is None:
+    if found is None or not all(buffer.is_file() for buffer in buffers):
         return None
     for buffer in buffers:
         with BufferReader(buffer) as reader:
@@ -317,7 +344,7 @@ def publish_student(
         raise UserError(f"{source}: plays {net.game}, not {game}", f"publish it with the game {net.game}")
     teachers = {each: teacher_card(folder.parent / each) for each in game.split("+")}
     went_on_from = ancestors("student", provenance, earlier)
-    before = published_student(provenance.parents.get("initial", ""), earlier)
+    stages, before = lineage("student", provenance, earlier)
     training = student_curve(source.parent)
     name = f"1chip-{variant}" if variant else "1chip"
     with published(folder) as scratch:
@@ -336,7 +363,7 @@ def publish_student(
             "regret": training["curve"][-1]["validation_regret"],
             "cores": mapped.summary["cores"],
             "chips": mapped.summary["chips"],
-            "recorded_frames": recorded_frames(source, provenance, before),
+            "recorded_frames": recorded_frames([*stages, (source, provenance)], before),
             "decision": decision_costs(path, core_map, buffer_of(source, provenance)),
             **training,
             "went_on_from": went_on_from,

@@ -16,12 +16,14 @@ from spikestill import publish
 from spikestill.common.errors import UserError
 from spikestill.common.legal import LegalActions
 from spikestill.common.provenance import Provenance, file_sha256
+from spikestill.common.training import write_checkpoint
 from spikestill.common.zoo import ROOT
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.record import RecordConfig
 from spikestill.dataset import recorder
 from spikestill.dataset.reader import BufferReader
 from spikestill.shelf import rows
+from spikestill.student import distill, distillation
 from spikestill.student.architectures import architecture
 from spikestill.student.integer_net import load, save
 from spikestill.teacher.atari.environment import console_actions
@@ -186,18 +188,34 @@ def test_the_frames_of_all_recordings_are_counted_where_they_are_still_there(tmp
     for buffer in buffers:
         with BufferReader(buffer) as reader:
             lengths.append(len(reader))
-    student = tmp_path / "student.safetensors"
-    one, both, gone = (
-        publish.recorded_frames(student, Provenance.of({"buffer": buffers[0], "also": also}, 0), None)
-        for also in ([], buffers[1:], ["/nowhere/buffer.h5"])
-    )
-    alone = Provenance.of({"buffer": buffers[0]}, 0)
-    assert publish.recorded_frames(student, alone, {"recorded_frames": 1000}) == 1000 + lengths[0]
-    assert publish.recorded_frames(student, alone, {}) is None
+
+    def training(name, buffer, *also):
+        return tmp_path / name / "student.safetensors", Provenance.of(
+            {"buffer": buffer, "also": list(also)}, 0
+        )
+
+    alone, own_play = training("a", buffers[0]), training("b", buffers[1])
     assert min(lengths) > 0
-    assert one == lengths[0]
-    assert both == sum(lengths)
-    assert gone is None
+    assert publish.recorded_frames([alone], None) == lengths[0]
+    assert publish.recorded_frames([training("b", *buffers)], None) == sum(lengths)
+    assert publish.recorded_frames([alone, own_play], None) == sum(lengths), "each learnt from its own"
+    assert publish.recorded_frames([alone, training("b", *buffers)], None) == sum(lengths), "one of both"
+    assert publish.recorded_frames([alone], {"recorded_frames": 1000}) == 1000 + lengths[0]
+    assert publish.recorded_frames([alone], {}) is None
+    assert publish.recorded_frames([alone, training("b", "/nowhere/buffer.h5")], None) is None
+
+
+def test_the_trainings_between_a_student_and_the_published_one_that_they_went_on_from_are_known(tmp_path):
+    shipped = ROOT / "seaquest" / "student-1chip.safetensors"
+    made = Provenance.of({"seed": 1}, 1, {"initial": shipped})
+    between = tmp_path / "first" / distill.CHECKPOINT
+    between.parent.mkdir()
+    write_checkpoint(between, distillation.SCHEMA, {"w": torch.zeros(1)}, {"step": 1}, {}, made)
+    last = Provenance.of({"seed": 2}, 2, {"initial": between})
+    trained, earlier = publish.lineage("student", last, [between.parent, shipped.parent])
+    assert [(path, provenance.seed) for path, provenance in trained] == [(between, 1)]
+    assert earlier == json.loads(shipped.with_suffix(".json").read_text())
+    assert publish.lineage("student", Provenance.of({}, 0), []) == ([], None)
 
 
 @pytest.mark.parametrize("name", ["../pong", "Sparse", "a b", "-"])

@@ -29,6 +29,7 @@ from spikestill.common.processor import fast_pairs
 from spikestill.common.vectors import native_pairs, vector_lanes
 from spikestill.student import narrow_kernel, pair_kernel, step_kernel
 from spikestill.student.architectures import LayerSpec
+from spikestill.student.quantise import Pressure
 
 PATCH_BYTES = 1 << 21
 """Patches of one block of images, at most: they stay in the cache between gathering and product."""
@@ -301,6 +302,7 @@ def normalised_step(
     s: Tensor,
     affine_2O: Tensor,
     running_2O: Tensor | None,
+    pressure: Pressure,
     layer: LayerGeometry,
     keep: bool,
     dtype: torch.dtype,
@@ -311,22 +313,24 @@ def normalised_step(
         s: sums.
         affine_2O: gamma and beta.
         running_2O: mean and variance to normalise with; None: the batch's.
+        pressure: of the sparsity term.
         layer: the geometry.
         keep: see above.
         dtype: of the spikes.
     """
-    y, normal_7O = torch.empty(s.shape, dtype=dtype), torch.empty(7, layer.spec.features)
+    y, normal_8O = torch.empty(s.shape, dtype=dtype), torch.empty(8, layer.spec.features)
     plain = torch.empty(s.shape, dtype=dtype) if keep else None
     step_kernel.normalised_step(
         kernel_array(s), affine_2O.numpy(), (affine_2O if running_2O is None else running_2O).numpy(),
-        running_2O is not None, kernel_array(y), kernel_array(y if plain is None else plain), keep, normal_7O.numpy(),
-        layer.shape, tuple(layer.sums), tuple(layer.writes), *layer.line(s.element_size()),
+        running_2O is not None, np.array(pressure, np.float32), kernel_array(y),
+        kernel_array(y if plain is None else plain), keep, normal_8O.numpy(), layer.shape, tuple(layer.sums),
+        tuple(layer.writes), *layer.line(s.element_size()),
     )  # fmt: skip
-    return y, plain, normal_7O
+    return y, plain, normal_8O
 
 
 def step_gradient(
-    s: Tensor, dy: Tensor, dy_plain: Tensor | None, normal_7O: Tensor, penalty: float, layer: LayerGeometry
+    s: Tensor, dy: Tensor, dy_plain: Tensor | None, normal_8O: Tensor, layer: LayerGeometry
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return (ds in the layout of s and the format of dy, sum dx, sum dx n), see :func:`quantise.step_gradient`.
 
@@ -334,14 +338,13 @@ def step_gradient(
         s: sums.
         dy: gradient of the spikes in the layout that the layer writes.
         dy_plain: another one, channels last.
-        normal_7O: the normalisation.
-        penalty: added to every dy.
+        normal_8O: the normalisation.
         layer: the geometry.
     """
     ds, sums_2O = torch.empty(s.shape, dtype=dy.dtype), torch.empty(2, layer.spec.features)
     step_kernel.step_gradient(
         kernel_array(s), kernel_array(dy), kernel_array(dy if dy_plain is None else dy_plain), dy_plain is not None,
-        normal_7O.numpy(), np.float32(penalty), kernel_array(ds), sums_2O.numpy(), layer.shape, tuple(layer.sums),
+        normal_8O.numpy(), kernel_array(ds), sums_2O.numpy(), layer.shape, tuple(layer.sums),
         tuple(layer.writes), *layer.line(s.element_size()),
     )  # fmt: skip
     return ds, sums_2O[0], sums_2O[1]
@@ -350,7 +353,7 @@ def step_gradient(
 class GroupedLayer(torch.autograd.Function):
     """One layer: products, normalisation and step; :class:`quantise.NormalisedStep` has the mathematics.
 
-    forward(x, fp32 weight (O, C, k, k), gamma, beta, mean, variance, penalty, geometry, keep, dtype) -> (spikes in the
+    forward(x, fp32 weight (O, C, k, k), gamma, beta, mean, variance, pressure, geometry, keep, dtype) -> (spikes in the
     layout that the next layer reads, spikes (B, H, W, O) where ``keep``, the batch's mean (O,) and variance (O,)).
     """
 
@@ -363,7 +366,7 @@ class GroupedLayer(torch.autograd.Function):
         beta_O: Tensor,
         mean_O: Tensor | None,
         variance_O: Tensor | None,
-        penalty: float,
+        pressure: Pressure,
         layer: LayerGeometry,
         keep: bool,
         dtype: torch.dtype,
@@ -375,12 +378,14 @@ class GroupedLayer(torch.autograd.Function):
         weight_GMK = _by_group(weight_OCUV, layer, pixels)
         s = sums(x, weight_GMK, layer)
         running = None if mean_O is None or variance_O is None else torch.stack([mean_O, variance_O])
-        y, plain, normal = normalised_step(s, torch.stack([gamma_O, beta_O]), running, layer, keep, dtype)
+        y, plain, normal = normalised_step(
+            s, torch.stack([gamma_O, beta_O]), running, pressure, layer, keep, dtype
+        )
         if plain is not None:
             plain = plain.view(layer.images, layer.out, layer.out, layer.spec.features)
         batch_mean, batch_variance = normal[0].clone(), normal[2].clone()
         ctx.save_for_backward(x, s, weight_OCUV, normal)
-        ctx.penalty, ctx.layer = penalty, layer
+        ctx.layer = layer
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(batch_mean, batch_variance)
         return y, plain, batch_mean, batch_variance
@@ -397,9 +402,7 @@ class GroupedLayer(torch.autograd.Function):
             dy = torch.zeros(s.shape, dtype=dtype)
         if dy_plain is not None:
             dy_plain = dy_plain.contiguous()
-        ds, dx, dx_normal = step_gradient(
-            s, dy.contiguous(), dy_plain, normal, ctx.penalty / s.numel(), layer
-        )
+        ds, dx, dx_normal = step_gradient(s, dy.contiguous(), dy_plain, normal, layer)
         batch_mean, scale, mean, deviation = normal[0], normal[1], normal[5], normal[6]
         # sum dx (s - m) / d, from the sums over the batch's own normalised values.
         dgamma = (dx_normal / scale + dx * (batch_mean - mean)) * deviation

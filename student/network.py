@@ -23,7 +23,7 @@ from spikestill.student.integer_net import STACK_SHAPE, IntegerNet
 from spikestill.student.quantise import (
     VARIANCE_EPSILON,
     NormalisedStep,
-    SparsityPressure,
+    Pressure,
     initial_ternary,
     ternarise,
 )
@@ -88,14 +88,14 @@ class TernaryLayer(nn.Module):
         return self.shadow + (self.ternary - self.shadow).detach()
 
     def forward(
-        self, x: Tensor, weight: Tensor, penalty: float, renormalise: bool
+        self, x: Tensor, weight: Tensor, pressure: Pressure, renormalise: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return (spikes (B, O, H, W), batch mean (O,), batch variance (O,)).
 
         Args:
             x: spikes or pixels (B, C, H, W) in ``weight``'s dtype.
             weight: ternary values in the compute format, as :meth:`StudentNetwork.working_weights` gives them.
-            penalty: weight of the mean firing rate in the loss.
+            pressure: of the sparsity term.
             renormalise: normalise with the running statistics, not the batch's.
         """
         spec = self.spec
@@ -105,7 +105,7 @@ class TernaryLayer(nn.Module):
         else:
             s = F.conv2d(self._pad(x), weight, stride=spec.stride, groups=spec.groups)
         running = (self.mu, self.variance) if renormalise else (None, None)
-        return NormalisedStep.apply(s, self.gamma, self.beta, *running, penalty)
+        return NormalisedStep.apply(s, self.gamma, self.beta, *running, pressure)
 
     def _pad(self, x: Tensor) -> Tensor:
         """Return the first rows and columns that are read, with the zeros around them."""
@@ -218,13 +218,18 @@ class StudentNetwork(nn.Module):
         return votes, statistics, spikes
 
     def _in_groups(self, device: torch.device) -> bool:
-        """Return True where the kernels compute the layers: one penalty for all of a layer's features, and no fp16."""
-        return device.type == "cpu" and self.dtype != torch.float16 and self.sparsity_form != "squares"
+        """Return True where the kernels compute the layers, which know no fp16."""
+        return device.type == "cpu" and self.dtype != torch.float16
 
-    def _own_penalty(self, layer: TernaryLayer, penalty: float) -> float:
-        """Return the weight of a layer's mean rate in the loss."""
+    def _pressure(self, layer: TernaryLayer, penalty: float, images: int) -> Pressure:
+        """Return what the sparsity term adds to the gradient of a layer's spikes in so many images.
+
+        The squares of features' rates are our reading of Esser 2016, their sum that of McKinstry 2018, 3.
+        """
+        if self.sparsity_form == "squares":
+            return Pressure(0.0, penalty / (images * layer.visible**2))
         forms = {"layers": 1.0, "features": layer.spec.features, "neurons": layer.neurons / self.neurons}
-        return penalty * forms.get(self.sparsity_form, 0.0)
+        return Pressure(penalty * forms[self.sparsity_form] / (images * layer.neurons), 0.0)
 
     def _by_convolutions(
         self, x: Tensor, weights: list[Tensor], renormalise: bool, penalty: float, kept: Collection[int]
@@ -232,11 +237,8 @@ class StudentNetwork(nn.Module):
         """Return mean spikes (B, O), statistics and kept spikes, by PyTorch's operations."""
         statistics, spikes = [], {}
         for index, (layer, weight) in enumerate(zip(self.ternary_layers(), weights, strict=True)):
-            x, mu, variance = layer(
-                x.to(weight.dtype), weight, self._own_penalty(layer, penalty), renormalise
-            )
-            if self.sparsity_form == "squares" and penalty:
-                x = SparsityPressure.apply(x, penalty)
+            pressure = self._pressure(layer, penalty, len(x))
+            x, mu, variance = layer(x.to(weight.dtype), weight, pressure, renormalise)
             statistics.append((mu, variance))
             if index in kept:
                 spikes[index] = x
@@ -264,7 +266,7 @@ class StudentNetwork(nn.Module):
                 layer.gamma,
                 layer.beta,
                 *running,
-                self._own_penalty(layer, penalty),
+                self._pressure(layer, penalty, len(stacks_BCHW)),
                 planned[index],
                 index in kept,
                 self.dtype,

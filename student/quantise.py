@@ -7,7 +7,7 @@ Axis suffixes: B batch, O output features, H height, W width.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,6 +41,21 @@ def initial_ternary(shadow: Tensor) -> Tensor:
     return torch.sign(shadow) * (shadow.abs() >= 0.5)
 
 
+class Pressure(NamedTuple):
+    """What a layer's sparsity term adds to the gradient of every spike of feature o: linear + square m_o.
+
+    m_o is the feature's mean spike over batch and places. penalty * mean(y) of a layer of N neurons in B images gives
+    linear = penalty / (B N); penalty / 2 sum_o m_o^2 gives square = penalty / (B H W).
+    """
+
+    linear: float
+    square: float
+
+    def on(self, rate_O: Tensor) -> Tensor:
+        """Return what is added, fp32 (O,)."""
+        return self.linear + self.square * rate_O
+
+
 class NormalisedStep(torch.autograd.Function):
     """Batch renormalisation and binary threshold in one: y = 1 where x = gamma (s - m) / d + beta >= 0.
 
@@ -50,11 +65,11 @@ class NormalisedStep(torch.autograd.Function):
     Plain batch normalisation (Ioffe 2015) is the case m, v = the batch's. A threshold at the batch's mean
     would make features that are nearly constant, of which games have many, flip with the batch.
 
-    The step's surrogate gradient is the triangle dy/dx = max(0, 1 - |x|) (Esser 2016). ``penalty`` adds
-    the gradient of penalty * mean(y) to that of the loss: the spike-sparsity term. Who computes a batch in shares
-    gives every share its part of the penalty, as of the loss.
+    The step's surrogate gradient is the triangle dy/dx = max(0, 1 - |x|) (Esser 2016). ``pressure`` adds
+    the gradient of the spike-sparsity term to that of the loss. Who computes a batch in shares gives every share its
+    part of the penalty, as of the loss.
 
-    forward(s, gamma, beta, mean, variance, penalty) -> (y in s's dtype, the batch's mean (O,) and variance (O,)),
+    forward(s, gamma, beta, mean, variance, pressure) -> (y in s's dtype, the batch's mean (O,) and variance (O,)),
     for s (B, O, H, W); ``mean`` and ``variance`` (O,) are the running ones, or None for the batch's.
     """
 
@@ -66,7 +81,7 @@ class NormalisedStep(torch.autograd.Function):
         beta_O: Tensor,
         mean_O: Tensor | None,
         variance_O: Tensor | None,
-        penalty: float,
+        pressure: Pressure,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return spikes and the batch's statistics."""
         s = _rows(s_BOHW)
@@ -77,41 +92,20 @@ class NormalisedStep(torch.autograd.Function):
         offset = beta_O - mean * slope
         y = fire(s, slope, offset)
         scale = torch.rsqrt(batch_variance + VARIANCE_EPSILON)
-        ctx.save_for_backward(s, batch_mean, scale, slope, offset, mean, deviation)
-        ctx.penalty = penalty
+        pushed = pressure.on(y.float().mean(dim=0))
+        ctx.save_for_backward(s, batch_mean, scale, slope, offset, mean, deviation, pushed)
         ctx.mark_non_differentiable(batch_mean, batch_variance)
         return _image(y, s_BOHW.shape), batch_mean, batch_variance
 
     @staticmethod
     def backward(ctx: Any, dy_BOHW: Tensor, _mean: Tensor, _variance: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of s, gamma and beta."""
-        s, batch_mean, scale, slope, offset, mean, deviation = ctx.saved_tensors
+        s, batch_mean, scale, slope, offset, mean, deviation, pushed = ctx.saved_tensors
         dy = _rows(dy_BOHW.to(s.dtype))
-        ds, dx, dx_normal = step_gradient(s, dy, batch_mean, scale, slope, offset, ctx.penalty / s.numel())
+        ds, dx, dx_normal = step_gradient(s, dy, batch_mean, scale, slope, offset, pushed)
         # sum dx (s - m) / d, from the sums over the batch's own normalised values.
         dgamma = (dx_normal / scale + dx * (batch_mean - mean)) * deviation
         return _image(ds, dy_BOHW.shape), dgamma, dx, None, None, None
-
-
-class SparsityPressure(torch.autograd.Function):
-    """Spikes as they are, whose gradient grows by that of weight / 2 sum_o m_o^2, m_o the mean of feature o.
-
-    m_o is over batch and places, so that of y it is weight m_o / (B H W) (the summation over the features of a network
-    of McKinstry 2018, 3; the squares are our reading of Esser 2016).
-
-    forward(y (B, O, H, W), weight) -> y.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, y_BOHW: Tensor, weight: float) -> Tensor:
-        """Return y."""
-        ctx.push_O = y_BOHW.float().mean(dim=(0, 2, 3)) * (weight * y_BOHW.shape[1] / y_BOHW.numel())
-        return y_BOHW.view_as(y_BOHW)
-
-    @staticmethod
-    def backward(ctx: Any, dy_BOHW: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient of y."""
-        return dy_BOHW + ctx.push_O[:, None, None].to(dy_BOHW.dtype), None
 
 
 def _rows(x_BOHW: Tensor) -> Tensor:
@@ -133,15 +127,15 @@ def fire(s_NO: Tensor, slope_O: Tensor, offset_O: Tensor) -> Tensor:
 
 
 def step_gradient(
-    s_NO: Tensor, dy_NO: Tensor, mu: Tensor, scale: Tensor, slope: Tensor, offset: Tensor, penalty: float
+    s_NO: Tensor, dy_NO: Tensor, mu: Tensor, scale: Tensor, slope: Tensor, offset: Tensor, pushed_O: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (ds, sum dx, sum dx n) with dx = (dy + penalty) max(0, 1 - |s slope + offset|), n = (s - mu) scale.
+    """Return (ds, sum dx, sum dx n) with dx = (dy + pushed) max(0, 1 - |s slope + offset|), n = (s - mu) scale.
 
     ds = slope (dx - mean(dx) - n mean(dx n)): the gradient through the batch's mean and deviation (Ioffe 2015).
     """
     value = s_NO.float()
     normal = (value - mu) * scale
-    dx = (dy_NO.float() + penalty) * (1.0 - (value * slope + offset).abs()).clamp_min(0.0)
+    dx = (dy_NO.float() + pushed_O) * (1.0 - (value * slope + offset).abs()).clamp_min(0.0)
     dx_sum, dx_normal_sum = dx.sum(dim=0), (dx * normal).sum(dim=0)
     ds = (dx - dx_sum / len(s_NO) - normal * (dx_normal_sum / len(s_NO))) * slope
     return ds.to(s_NO.dtype), dx_sum, dx_normal_sum

@@ -47,6 +47,7 @@ def normalised_step(  # type: ignore[no-untyped-def]
     affine,
     running,
     is_running,
+    pressure,
     y,
     plain,
     has_plain,
@@ -67,11 +68,12 @@ def normalised_step(  # type: ignore[no-untyped-def]
         affine: fp32 (2, features): gamma, beta.
         running: fp32 (2, features): the running mean and variance.
         is_running: normalise with those, not with the batch's.
+        pressure: fp32 (2,): :class:`spikestill.student.quantise.Pressure`.
         y: spikes, in the layout ``target``.
         plain: spikes, channels last, where ``has_plain``.
         has_plain: they are wanted.
-        normal: fp32 (7, features): the batch's mean, 1 / deviation and variance, slope and offset, and the mean and
-            1 / deviation that were used.
+        normal: fp32 (8, features): the batch's mean, 1 / deviation and variance, slope and offset, the mean and
+            1 / deviation that were used, and what the sparsity term adds to the gradient of every spike.
         shape: (images, places of an image, features).
         source: (images of a block, groups, features of a group) of ``s``.
         target: the same of ``y``.
@@ -120,6 +122,8 @@ def normalised_step(  # type: ignore[no-untyped-def]
             normal[4, f] = affine[1, f] - normal[5, f] * normal[3, f]
         slope, offset = read(normal[3], feature, lanes), read(normal[4], feature, lanes)
         to_feature = _target(feature, places, block_to, width_to)
+        total[:] = 0.0
+        sums, pending = spread(np.float32(0.0), lanes), 0
         for image in range(images):
             at = ((image // block * groups + group) * block + image % block) * places * width + m
             to = (
@@ -129,14 +133,22 @@ def normalised_step(  # type: ignore[no-untyped-def]
             for place in range(places):
                 value = read_pieces(s, at + place * width, apart, pieces, lanes)
                 fired = step(product_sum(value, slope, offset))
+                sums = plus(sums, fired)
                 write_pieces(y, to + place * width_to, apart_to, fired, pieces_to)
                 if has_plain:
                     write(plain, to_plain + place * features, fired)
+            pending += places
+            if pending >= 256 or image == images - 1:
+                write(part, 0, sums)
+                _add_lanes(total, part)
+                sums, pending = spread(np.float32(0.0), lanes), 0
+        for lane in range(wide):
+            normal[7, feature + lane] = pressure[0] + pressure[1] * np.float32(total[lane] / count)
 
 
 @njit(nogil=True, cache=True)
 def step_gradient(  # type: ignore[no-untyped-def]
-    s, dy, dy_plain, has_plain, normal, penalty, ds, sums, shape, source, target, lanes, pieces, pieces_to
+    s, dy, dy_plain, has_plain, normal, ds, sums, shape, source, target, lanes, pieces, pieces_to
 ):
     """Write ds, sum dx and sum dx n of :func:`spikestill.student.quantise.step_gradient`.
 
@@ -146,7 +158,6 @@ def step_gradient(  # type: ignore[no-untyped-def]
         dy_plain: a second gradient of the spikes, channels last, where ``has_plain``.
         has_plain: there is one.
         normal: what :func:`normalised_step` wrote.
-        penalty: added to dy.
         ds: gradient of the sums, in the layout ``source``.
         sums: fp32 (2, features): sum dx, sum dx n.
         shape: see :func:`normalised_step`.
@@ -162,9 +173,10 @@ def step_gradient(  # type: ignore[no-untyped-def]
     wide, apart, apart_to = len(lanes), block * places * width, block_to * places * width_to
     total, total_normal = np.empty(wide, np.float64), np.empty(wide, np.float64)
     part, count = np.empty(wide, np.float32), images * places
-    added, nothing = spread(penalty, lanes), spread(np.float32(0.0), lanes)
+    nothing = spread(np.float32(0.0), lanes)
     for feature in range(0, features, wide):
         group, m = feature // width, feature % width
+        added = read(normal[7], feature, lanes)
         mu, scale = read(normal[0], feature, lanes), read(normal[1], feature, lanes)
         slope, offset = read(normal[3], feature, lanes), read(normal[4], feature, lanes)
         to_feature = _target(feature, places, block_to, width_to)

@@ -48,12 +48,14 @@ def trained_once(network, stacks, way, kept, penalty=0.5, renormalise=True):
     return rates, statistics, spikes, torch.autograd.grad(loss, leaves)
 
 
+@pytest.mark.parametrize("form", ["layers", "squares"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     "layers", [SMALL, ODD, centred(architecture("1chip"), 84)], ids=["small", "odd", "1chip"]
 )
-def test_group_by_group_is_what_convolutions_give(layers, dtype):
+def test_group_by_group_is_what_convolutions_give(layers, dtype, form):
     network, stacks = made(layers, dtype)
+    network.sparsity_form = form
     kept = (0, len(layers) - 2, len(layers) - 1)
     ours = trained_once(network, stacks, "_group_by_group", kept)
     theirs = trained_once(network, stacks, "_by_convolutions", kept)
@@ -90,16 +92,18 @@ def test_the_batchs_own_statistics_normalise_as_the_plain_formulas(dtype):
     plain_s, plain_dy = s.reshape(-1, 32), dy.reshape(-1, 32)
     laid_out = s.reshape(1, 150, 2, 16).permute(0, 2, 1, 3).contiguous().view(-1)
     affine = torch.stack([torch.rand(32, generator=generator), torch.randn(32, generator=generator) * 0.2])
-    y, plain, normal = grouped.normalised_step(laid_out, affine, None, layer, True, dtype)
+    pressure = quantise.Pressure(0.01, 0.3)
+    y, plain, normal = grouped.normalised_step(laid_out, affine, None, pressure, layer, True, dtype)
     variance, mean = quantise.statistics(plain_s)
     torch.testing.assert_close(normal[0], mean)
     torch.testing.assert_close(normal[2], variance)
     assert plain is not None
     assert torch.equal(plain.view(-1, 32), quantise.fire(plain_s, normal[3], normal[4]))
     assert torch.equal(y, plain)
-    found = grouped.step_gradient(laid_out, dy.view(-1), None, normal, 0.01, layer)
-    mu, scale, _, slope, offset, *_ = normal
-    expected = quantise.step_gradient(plain_s, plain_dy, mu, scale, slope, offset, 0.01)
+    found = grouped.step_gradient(laid_out, dy.view(-1), None, normal, layer)
+    mu, scale, _, slope, offset, *_, pushed = normal
+    torch.testing.assert_close(pushed, pressure.on(plain.view(-1, 32).float().mean(dim=0)))
+    expected = quantise.step_gradient(plain_s, plain_dy, mu, scale, slope, offset, pushed)
     ds = found[0].view(2, 150, 16).permute(1, 0, 2).reshape(-1, 32)
     for one, other in zip((ds, *found[1:]), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-2 if dtype == torch.bfloat16 else 1e-4, atol=1e-3)
@@ -108,7 +112,9 @@ def test_the_batchs_own_statistics_normalise_as_the_plain_formulas(dtype):
 def test_statistics_survive_a_mean_far_above_the_spread():
     layer = grouped.plan([LayerSpec(5, 1, 1, 0, 1)], 5, [10, 10], 50, 4)[0]
     s = 30_000.0 + torch.randint(-3, 4, (5000, 5), generator=torch.Generator().manual_seed(0)).float()
-    _, _, normal = grouped.normalised_step(s.view(-1), torch.ones(2, 5), None, layer, False, torch.float32)
+    _, _, normal = grouped.normalised_step(
+        s.view(-1), torch.ones(2, 5), None, quantise.Pressure(0, 0), layer, False, torch.float32
+    )
     expected_variance, expected_mu = torch.var_mean(s.double(), dim=0, correction=0)
     torch.testing.assert_close(normal[2].double(), expected_variance, rtol=1e-4, atol=0)
     torch.testing.assert_close(normal[0].double(), expected_mu, rtol=1e-6, atol=0)

@@ -4,7 +4,7 @@ import torch
 from spikestill.student import grouped, quantise
 from spikestill.student.quantise import (
     NormalisedStep,
-    SparsityPressure,
+    Pressure,
     fire,
     initial_ternary,
     ternarise,
@@ -72,7 +72,8 @@ def tensors(dtype, rows=200, features=37):
     return s, dy, gamma, beta
 
 
-def test_gradient_is_that_of_batch_normalisation_with_the_triangle_as_slope():
+@pytest.mark.parametrize("square", [0.0, 40.0])
+def test_gradient_is_that_of_batch_normalisation_with_the_triangle_as_slope(square):
     """Beside autograd through a function whose derivative is the triangle: x - x|x|/2 on [-1, 1]."""
     s, dy, gamma, beta = (tensor.double() for tensor in tensors(torch.float32, 60, 5))
     s, gamma, beta = (tensor.requires_grad_() for tensor in (s, gamma, beta))
@@ -81,11 +82,15 @@ def test_gradient_is_that_of_batch_normalisation_with_the_triangle_as_slope():
     clipped = x.clamp(-1.0, 1.0)
     penalty = 0.3
     smooth = clipped - clipped * clipped.abs() / 2
-    loss = (smooth * dy).sum() + penalty * smooth.mean()
+    # The penalty's weights are those of spikes, 1 where x >= 0, and held constant.
+    rate = (x >= 0).double().mean(dim=0).detach()
+    loss = (smooth * dy).sum() + penalty * smooth.mean() + (square / 60 * rate * smooth).sum()
     expected = torch.autograd.grad(loss, [s, gamma, beta])
     leaves = [tensor.detach().float().requires_grad_() for tensor in (s, gamma, beta)]
     image = leaves[0].t().reshape(1, 5, 60, 1)
-    y, _, _ = NormalisedStep.apply(image, leaves[1], leaves[2], None, None, penalty)
+    y, _, _ = NormalisedStep.apply(
+        image, leaves[1], leaves[2], None, None, Pressure(penalty / 300, square / 60)
+    )
     made = torch.autograd.grad(y, leaves, dy.float().t().reshape(1, 5, 60, 1))
     for a, b in zip(made, expected, strict=True):
         torch.testing.assert_close(a.double(), b, rtol=1e-3, atol=1e-4)
@@ -112,7 +117,11 @@ def test_renormalised_gradient_corrects_from_the_running_statistics():
     expected = torch.autograd.grad(((clipped - clipped * clipped.abs() / 2) * dy).sum(), [s, gamma, beta])
     leaves = [tensor.detach().float().requires_grad_() for tensor in (s, gamma, beta)]
     y, _, _ = NormalisedStep.apply(
-        leaves[0].t().reshape(1, 5, 60, 1), *leaves[1:], running_mean.float(), running_variance.float(), 0.0
+        leaves[0].t().reshape(1, 5, 60, 1),
+        *leaves[1:],
+        running_mean.float(),
+        running_variance.float(),
+        Pressure(0, 0),
     )
     fires = ((s - running_mean) / running_deviation * gamma + beta >= 0).float()
     assert torch.equal(y.reshape(5, 60).t(), fires)
@@ -130,11 +139,8 @@ def test_without_hysteresis_a_weight_on_the_border_stays(sign, previous):
         assert ternary.item() == sign
 
 
-def test_sparsity_pressure_is_the_gradient_of_half_the_squared_means():
-    generator = torch.Generator().manual_seed(3)
-    y = (torch.rand(5, 3, 2, 2, generator=generator) < 0.4).float().requires_grad_()
-    other = torch.randn(5, 3, 2, 2, generator=generator)
-    (0.7 * 0.5 * y.mean(dim=(0, 2, 3)).square().sum() + (y * other).sum()).backward()
-    wanted, y.grad = y.grad, None
-    (SparsityPressure.apply(y, 0.7) * other).sum().backward()
-    torch.testing.assert_close(y.grad, wanted)
+def test_pressure_is_the_gradient_of_half_the_squared_means():
+    y = (torch.rand(5, 3, 2, 2, generator=torch.Generator().manual_seed(3)) < 0.4).float().requires_grad_()
+    (0.7 * 0.5 * y.mean(dim=(0, 2, 3)).square().sum()).backward()
+    pushed = Pressure(0.0, 0.7 / (5 * 2 * 2)).on(y.detach().mean(dim=(0, 2, 3)))
+    torch.testing.assert_close(y.grad, pushed[:, None, None].expand(5, 3, 2, 2))

@@ -276,11 +276,13 @@ def learn_pendulum(config: FixedPointConfig, steps: int) -> FixedState:
     return state
 
 
-def test_integers_alone_learn_to_swing_a_pendulum_up_before_and_after_quantisation():
-    """An agent that does nothing gets some -1,200, one that keeps the pendulum upright -150."""
-    config = FixedPointConfig(hidden=(48, 32), learning_rate=2e-3, quantisation_delay=2000)
-    state = learn_pendulum(config, 4400)
-    assert state.quantised
+@pytest.mark.parametrize(("variant", "steps"), [("fixar", 4400), ("fixed32", 6000)])
+def test_integers_alone_learn_to_swing_a_pendulum_up(variant, steps):
+    """With fixar before and after quantisation. An agent that does nothing gets some -1,200, one that keeps the
+    pendulum upright -150."""
+    config = FixedPointConfig(variant=variant, hidden=(48, 32), learning_rate=2e-3, quantisation_delay=2000)
+    state = learn_pendulum(config, steps)
+    assert state.quantised == (variant == "fixar")
     assert returns(state) > -400
     untrained = fixed_ddpg.initial_state(config, 3, 1, seed=0)
     assert returns(untrained) < -900

@@ -1,4 +1,4 @@
-"""DDPG in floating point, and TD3, learn; the integers' own test is in ``test_fixed_ddpg.py``."""
+"""DDPG and SAC in floating point, and TD3, learn; the integers' own test is in ``test_fixed_ddpg.py``."""
 
 from __future__ import annotations
 
@@ -32,11 +32,19 @@ TD3 = {"twin_critics": True, "target_noise": 0.2, "actor_period": 2, "target_per
 
 
 @pytest.mark.parametrize(
-    ("options", "steps"),
-    [({}, 4400), ({"precision": "fp16"}, 4400), (TD3, 7000)],
-    ids=["ddpg", "ddpg-fp16", "td3"],
+    ("algorithm", "options", "steps"),
+    [
+        ("ddpg", {}, 4400),
+        ("ddpg", {"precision": "fp16"}, 4400),
+        ("ddpg", {"precision": "bf16"}, 4400),
+        ("ddpg", TD3, 7000),
+        ("sac", {}, 4400),
+        ("sac", {"precision": "bf16"}, 4400),
+    ],
+    ids=["ddpg", "ddpg-fp16", "ddpg-bf16", "td3", "sac", "sac-bf16"],
 )
-def test_ddpg_learns_to_swing_a_pendulum_up(options, steps):
+def test_an_agent_learns_to_swing_a_pendulum_up(algorithm, options, steps):
+    """Random and untrained agents get some -1,100 and less, these some -150."""
     small = {
         "precision": "fp32",
         "hidden": (48, 32),
@@ -44,7 +52,7 @@ def test_ddpg_learns_to_swing_a_pendulum_up(options, steps):
         "learning_rate": 2e-3,
         "target_rate": 0.02,
     }
-    learner = FloatLearner(config_of("ddpg", methods={}, **small | options), 3, 1, seed=0)
+    learner = FloatLearner(config_of(algorithm, methods={}, **small | options), 3, 1, seed=0)
     assert returns(learner) < -900
     learn_pendulum(learner, steps)
     assert returns(learner) > -400

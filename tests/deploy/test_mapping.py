@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +19,14 @@ from spikestill.configs.mapping import MapConfig
 from spikestill.deploy.core_map import NONE, load
 from spikestill.deploy.inspection import summarise
 from spikestill.deploy.mapping import map_net, run, single_axons
+from spikestill.deploy.packed_kernel import PackedNet
 from spikestill.deploy.passes.lowering import lower
 from spikestill.deploy.passes.placement import curve
 from spikestill.deploy.passes.pruning import prune
 from spikestill.deploy.passes.tiling import tile
-from spikestill.student.architectures import LayerSpec
+from spikestill.deploy.simulator import CoreSimulator
+from spikestill.student.architectures import LayerSpec, architecture
+from spikestill.student.branches import branch_of_features, first_branching
 from spikestill.student.integer_net import IntegerLayer, IntegerNet, count_votes, naive_forward, save
 from tests.deploy.naive_cores import play
 from tests.nets import random_net, random_stack, table1_net
@@ -133,6 +138,46 @@ def test_neurons_that_nothing_reads_get_no_place() -> None:
     assert core_map.column_CN[fourth].max() == 7
     last = core_map.core_layer_C == 9
     assert core_map.feature_CN[last].max() == 6 * (4096 // 6) - 1
+
+
+def without_branches(net: IntegerNet, first: int, branches: Sequence[int]) -> IntegerNet:
+    """Return a net whose ``branches`` never fire from layer ``first`` on, as `distill --prune` leaves them."""
+    layers = list(net.layers)
+    for index, layer in enumerate(layers[first:], first):
+        silent_O = np.isin(branch_of_features(layer.features).numpy(), branches)
+        theta_O = np.where(silent_O, np.iinfo(np.int32).max, layer.theta_O).astype(np.int32)
+        layers[index] = dataclasses.replace(layer, theta_O=theta_O)
+    return dataclasses.replace(net, layers=tuple(layers))
+
+
+def test_a_2_chip_net_without_a_pair_of_branches_is_mapped_to_one_chip_and_the_whole_one_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = table1_net("2chip")
+    pruned = without_branches(whole, first_branching(architecture("2chip")), (4, 5))
+    chip = hardware("ns1e")
+    for name, net in (("whole", whole), ("pruned", pruned)):
+        save(net, tmp_path / f"{name}.safetensors", PROVENANCE)
+    words = ["map", "--hardware", "ns1e", "--anneal_seconds", "0", "--student"]
+    assert cli.main([*words, str(tmp_path / "whole.safetensors"), "--run_dir", str(tmp_path / "whole")]) == 1
+    assert re.search(r"the net needs 4[5-9]\d\d cores, ns1e has 4096 \(1 chips\)", capsys.readouterr().err)
+    assert not (tmp_path / "whole" / "core_map.h5").exists()
+
+    folder = tmp_path / "pruned"
+    assert cli.main([*words, str(tmp_path / "pruned.safetensors"), "--run_dir", str(folder), "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    core_map = load(folder / "core_map.h5")
+    assert (summary["chips"], core_map.chips, chip.cores) == (1, 1, 4096)
+    # A quarter of the cores from where the branches part, and no core is left over beside the chip.
+    assert 3_500 < summary["cores"] == core_map.cores < 3_750
+    places = set(zip(core_map.x_C.tolist(), core_map.y_C.tolist(), strict=True))
+    assert len(places) == core_map.cores == len(core_map.chip_C)
+    assert not core_map.chip_C.any()
+    assert places <= {(x, y) for x in range(chip.cores_x) for y in range(chip.cores_y)}
+    routed = core_map.dest_core_CN[core_map.dest_core_CN != NONE]
+    assert 0 <= routed.min() <= routed.max() < core_map.cores
+    stack = random_stack(0)
+    np.testing.assert_array_equal(CoreSimulator(core_map).votes(stack), PackedNet(pruned).votes(stack))
 
 
 @pytest.mark.slow

@@ -8,14 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 
+import numpy as np
 import pytest
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'spikestill[sweep]'")
 
+from spikestill.cli import main
+from spikestill.common.artefacts import EVALUATE, RESUMED_FROM, TEACHER
 from spikestill.common.provenance import file_sha256
 from spikestill.sweep.worker import attempts
-from tests.sweep.running import begun, sweeping
+from tests.sweep.running import begun, command, sweeping
 
 STUDENTS = """
 stages: [record, distill]
@@ -123,3 +127,47 @@ def test_a_sweep_that_was_stopped_or_killed_goes_on(tmp_path, how):
     for name, sha256 in before.items():
         assert file_sha256(tmp_path / "run" / "stages" / name / "done.json") == sha256
     check_whole(tmp_path, 3)
+
+
+TEACHERS = """
+stages: [teach, evaluate]
+game: hopper
+seeds: 2
+options:
+  teach: {algorithm: ddpg, steps: 12000, seed_steps: 200, hidden: [16, 16], batch_size: 16, replay_capacity: 20000,
+          evaluation_period: 12000, evaluation_games: 2, checkpoint_minutes: 0.001}
+  evaluate: {episodes: 2}
+"""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(find_spec("mujoco") is None, reason="the MuJoCo simulators are not installed")
+def test_teachers_are_trained_go_on_where_they_were_stopped_and_are_evaluated_each_by_itself(
+    tmp_path, capsys
+):
+    (tmp_path / "recipe.yaml").write_text(TEACHERS)
+    stages, checkpoint = tmp_path / "run" / "stages", RESUMED_FROM["teach"]
+    with sweeping(tmp_path) as process:
+        wait_for(lambda: len(list(stages.glob(f"teach-*/{checkpoint}"))) == 2, process)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=150)
+    assert process.returncode == 130
+    taught = sorted(stages.glob("teach-*"))
+    assert not any((folder / "done.json").exists() for folder in taught)
+    assert main([*command(tmp_path)[3:], "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (summary["trials"], summary["stage_runs"], summary["done"]) == (2, 4, 4)
+    for folder in taught:
+        assert [line["what"] for line in attempts(folder)] == ["begins", "stopped", "begins", "finished"]
+        # The first attempt had nothing to go on from, the second went on.
+        assert (folder / "log.txt").read_text().count("nothing to resume") == 1
+        assert json.loads((folder / "done.json").read_text())["summary"]["steps"] == 12000
+    found = [json.loads(path.read_text()) for path in stages.glob(f"evaluate-*/{EVALUATE}")]
+    played = {each["provenance"]["parents"]["teacher"] for each in found}
+    assert played == {file_sha256(folder / TEACHER) for folder in taught}
+    assert len(played) == 2
+    (row,) = summary["table"]
+    assert (row["game"], row["seeds"], row["done"]) == ("hopper", 2, 2)
+    assert row["mean"] == pytest.approx(np.mean([each["mean"] for each in found]))
+    returns = [json.loads((folder / "done.json").read_text())["summary"]["mean_return"] for folder in taught]
+    assert row["teach.mean_return"] == pytest.approx(np.mean(returns))

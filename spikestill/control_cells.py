@@ -89,7 +89,7 @@ class Cell:
         game, variant, setting: where it stands.
         fixed: options of fixed point that are not the default.
         curves: seed to its evaluations, of trainings that went on.
-        diverged: where each run that did not ended, and how many seeds it had: all end with the first.
+        diverged: where each run that did not ended, and which seeds diverged: all end with the first.
         seconds: wall clock of all.
     """
 
@@ -153,8 +153,7 @@ def _pooled(key: tuple[str, str, Variant, Setting, Setting], own: Mapping[Path, 
     diverged: list[str] = []
     for path, each in own.items():
         if each.diverged:
-            seeds = f" of {each.config.seeds} seeds" if each.config.seeds > 1 else ""
-            diverged.append(f"a run{seeds} diverged at {each.diverged.partition(':')[0]}")
+            diverged.append(_ended(each))
         for seed in range(each.config.seed, each.config.seed + each.config.seeds):
             if seed in owner:
                 raise UserError(
@@ -171,6 +170,15 @@ def _pooled(key: tuple[str, str, Variant, Setting, Setting], own: Mapping[Path, 
             "train them with the same --evaluation_period",
         )
     return cell
+
+
+def _ended(kept: Kept) -> str:
+    """Return where a run diverged, and which of its seeds."""
+    seeds, where = kept.config.seeds, kept.diverged.partition(":")[0]
+    if seeds == 1 or not kept.diverged_seeds:
+        return f"a run{f' of {seeds} seeds' if seeds > 1 else ''} diverged at {where}"
+    each = [f"{seed} at {text.partition(':')[0]}" for seed, text in sorted(kept.diverged_seeds.items())]
+    return f"{len(each)} of a run's {seeds} seeds diverged: {', '.join(each)}"
 
 
 def described(setting: Setting) -> str:

@@ -46,6 +46,7 @@ class Kept:
         seconds: wall clock, of all its seeds together.
         commit, machine, created: of its last sitting.
         diverged: why it could not go on; '' where it could.
+        diverged_seeds: each seed that had diverged when it ended, to why; {} in files from before they were told.
     """
 
     config: ControlConfig
@@ -55,6 +56,7 @@ class Kept:
     machine: str
     created: str
     diverged: str = ""
+    diverged_seeds: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -91,11 +93,12 @@ def of_run(folder: Path) -> Kept:
             evaluation although the training did not diverge.
     """
     stopped = folder / DIVERGED
-    diverged = ""
+    diverged, seeds = "", {}
     if stopped.is_file():
         told = read_object(stopped, "what a diverged training leaves", REMEDY)
         with restoring(stopped, REMEDY):
             provenance, diverged = Provenance.from_json(json.dumps(told["provenance"])), str(told["diverged"])
+            seeds = _texts(told.get("seeds", {}))
     else:
         provenance = _provenance(folder / TEACHER)
     with restoring(folder, REMEDY):
@@ -113,7 +116,8 @@ def of_run(folder: Path) -> Kept:
             f"{path}: no evaluation, the training needs at least one, every {config.evaluation_period:,} steps",
             "go on with `spikestill teach ... --resume`, or give a lower --evaluation_period",
         )
-    return Kept(config, curves, seconds, provenance.commit, provenance.machine, provenance.created, diverged)
+    made = provenance.commit, provenance.machine, provenance.created
+    return Kept(config, curves, seconds, *made, diverged, seeds)
 
 
 def _provenance(path: Path) -> Provenance:
@@ -134,6 +138,13 @@ def _returns(values: Any) -> tuple[float, ...]:
     return found
 
 
+def _texts(values: Any) -> dict[int, str]:
+    """Return seed to text, as JSON has it by the seeds' digits."""
+    if not isinstance(values, dict) or not all(isinstance(text, str) for text in values.values()):
+        raise ValueError(f"the diverged seeds are {str(values)[:60]}, a text for each wanted")
+    return {int(seed): text for seed, text in values.items()}
+
+
 def write(folder: Path, kept: Kept) -> Path:
     """Write a training's curve to a file of its own in ``folder``; return its path."""
     curves = {
@@ -143,6 +154,7 @@ def write(folder: Path, kept: Kept) -> Path:
     head = {
         "schema": SCHEMA, "version": VERSION, "options": plain(kept.config), "seconds": kept.seconds,
         "commit": kept.commit, "machine": kept.machine, "created": kept.created, "diverged": kept.diverged,
+        "diverged_seeds": kept.diverged_seeds,
     }  # fmt: skip
     # A line for each evaluation.
     points = ",\n".join(
@@ -177,7 +189,10 @@ def read(path: Path) -> Kept:
         texts = [found[name] for name in ("commit", "machine", "created", "diverged")]
         if not all(isinstance(text, str) for text in texts):
             raise ValueError(f"commit, machine, created and diverged are {str(texts)[:60]}, texts wanted")
-        return Kept(build(ControlConfig, found["options"]), curves, seconds, *texts)
+        commit, machine, created, diverged = texts
+        seeds = _texts(found.get("diverged_seeds", {}))
+        options = build(ControlConfig, found["options"])
+        return Kept(options, curves, seconds, commit, machine, created, diverged, seeds)
 
 
 def read_all(folder: Path) -> dict[Path, Kept]:

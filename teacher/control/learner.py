@@ -49,10 +49,10 @@ class DivergedError(UserError):
     """Weights that are not finite, or gradients that overflow in every update.
 
     Attributes:
-        seed: whose training it was, once that is known.
+        seeds: every seed that diverged by the same step, to what happened; {} until that is known.
     """
 
-    seed: int | None = None
+    seeds: Mapping[int, str] = {}
 
 
 class Learner(Protocol):

@@ -243,7 +243,11 @@ class Trainings:
         return self.each[0].step
 
     def advance(self, until: int) -> None:
-        """Train every seed until ``until`` agent steps."""
+        """Train every seed until ``until`` agent steps, those too beside which one diverges.
+
+        Raises:
+            DivergedError: the first one's, which tells of all.
+        """
         self._all(lambda training: training.advance(until))
 
     def evaluate(self) -> list[dict[str, Any]]:
@@ -255,10 +259,19 @@ class Trainings:
             try:
                 return work(training)
             except DivergedError as error:
-                error.seed = training.seed
-                raise
+                return error
 
-        return [own(self.each[0])] if len(self.each) == 1 else list(self._pool.map(own, self.each))
+        found = [own(self.each[0])] if len(self.each) == 1 else list(self._pool.map(own, self.each))
+        diverged = [
+            (training.seed, each)
+            for training, each in zip(self.each, found, strict=True)
+            if isinstance(each, DivergedError)
+        ]
+        if diverged:
+            first = diverged[0][1]
+            first.seeds = {seed: each.what for seed, each in diverged}
+            raise first
+        return found
 
     def save(self, path: Path, provenance: Provenance) -> None:
         """Write the checkpoint, atomically."""
@@ -391,14 +404,16 @@ def _naming_checkpoint(checkpoint: Path, trainings: Trainings, provenance: Prove
     except DivergedError as error:
         told = {
             "diverged": error.what,
-            "seed": error.seed,
+            "seeds": error.seeds,
             "step": trainings.step,
             "provenance": json.loads(provenance.to_json()),
         }
         write_text(checkpoint.with_name(DIVERGED), json.dumps(told, indent=1) + "\n")
         good = f"the last good checkpoint is {checkpoint}" if checkpoint.exists() else "no checkpoint yet"
+        seed, *others = error.seeds
+        also = "".join(f"; seed {each} at {error.seeds[each].partition(':')[0]}" for each in others)
         raise UserError(
-            f"{trainings.config.environment.game}, seed {error.seed}, step {trainings.step:,}, {error.what}; {good}",
+            f"{trainings.config.environment.game}, seed {seed}, step {trainings.step:,}, {error.what}{also}; {good}",
             error.remedy,
         ) from error
     except SimulationDivergedError as error:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import xml.etree.ElementTree as ET
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,6 +84,35 @@ def test_a_training_that_diverged_is_kept_with_why(tmp_path):
 
 
 @simulated
+def test_a_run_of_several_seeds_tells_of_each_one_that_diverged(tmp_path):
+    naive = {"algorithm": "sac", "precision": "fp16", "methods": MethodsConfig(**OFF), "seeds": 3, "seed": 4}
+    with pytest.raises(
+        UserError, match=r"seed 4, step \d+, update 1: .*; seed 5 at update 1; seed 6 at update 1; no"
+    ):
+        teach.run(config_of("cartpole_swingup", **naive), tmp_path / "run")
+    kept = of_run(tmp_path / "run")
+    assert sorted(kept.diverged_seeds) == [4, 5, 6]
+    assert kept.diverged_seeds[4] == kept.diverged
+    assert all("fp16 does not hold this training" in text for text in kept.diverged_seeds.values())
+    assert read(write(tmp_path / "kept", kept)) == kept
+    draw(tmp_path / "kept", tmp_path)
+    told = "| 3 of a run's 3 seeds diverged: 4 at update 1, 5 at update 1, 6 at update 1, 0.00 h |"
+    assert told in (tmp_path / "control-results.md").read_text()
+
+
+def test_seeds_that_did_not_diverge_are_not_told_of_and_files_from_before_tell_of_the_run():
+    config = config_of("cartpole_swingup", algorithm="sac", precision="fp16", seeds=3)
+    why = "update 22768: fp16 does not hold this training"
+    one = kept_of(config, {}, diverged=why, diverged_seeds={1: why})
+    for kept, told in (
+        (one, "1 of a run's 3 seeds diverged: 1 at update 22768"),
+        (dataclasses.replace(one, diverged_seeds={}), "a run of 3 seeds diverged at update 22768"),
+    ):
+        (cell,) = cells({Path("one.json"): kept})
+        assert cell.diverged == (told,)
+
+
+@simulated
 def test_a_run_that_shows_nothing_is_named(run, tmp_path):
     with pytest.raises(UserError, match=r"teacher\.safetensors: no such file"):
         of_run(tmp_path)
@@ -123,6 +153,10 @@ def test_a_run_that_shows_nothing_is_named(run, tmp_path):
         (lambda text: text.replace("[1.0, 2.0]", '"1"'), "returns are 1, a number for each game wanted"),
         (lambda text: text.replace("[1.0, 2.0]", "[]"), "returns are .., a number for each game wanted"),
         (lambda text: text.replace('"commit": "abc"', '"commit": 7'), "texts wanted"),
+        (
+            lambda text: text.replace('"diverged_seeds": {}', '"diverged_seeds": [1]'),
+            "diverged seeds are .1., a text",
+        ),
     ],
 )
 def test_a_damaged_or_foreign_curve_is_refused(tmp_path, change, message):

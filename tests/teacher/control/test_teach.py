@@ -227,6 +227,23 @@ def test_an_fp32_training_that_diverges_ends_with_a_remedy():
         train()
 
 
+def test_seeds_beside_one_that_diverges_train_on_to_the_same_step_and_all_that_diverged_are_told():
+    with contextlib.closing(
+        teach.Trainings(config_of("reacher_easy", precision="fp16", seeds=3))
+    ) as trainings:
+        trainings.advance(200)
+        for training in trainings.each[::2]:
+            learner: Any = training.learner
+            learner.state.actor.p_NP[...] = np.nan
+        with pytest.raises(DivergedError) as caught:
+            trainings.advance(300)
+    assert {seed: text[:11] for seed, text in caught.value.seeds.items()} == {
+        0: "update 100:",
+        2: "update 100:",
+    }
+    assert [training.step for training in trainings.each] == [200, 300, 200]
+
+
 def test_a_checkpoint_of_another_format_is_refused(tmp_path):
     teach.run(config_of(steps=120), tmp_path)
     with pytest.raises(UserError, match=r"precision 'fp32', now it is 'fp16'"):

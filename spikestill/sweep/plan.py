@@ -166,6 +166,8 @@ def _trial(
             if stage == STREAMING and resolved(stage, options, {}).stream:
                 options |= {"stream_game": _only(chosen)}
                 inputs.pop("buffer", None)  # its teacher plays meanwhile
+            if stage == "evaluate" and "teach" in made:
+                _check_player(resolved(stage, options, {}), inputs)
             run = _stage_run(stage, chosen, options, inputs, hashes)
             found.append(runs.setdefault(run.key, run))
         made[stage] = tuple(found)
@@ -190,6 +192,17 @@ def _options(
     if stage in PER_GAME:
         given = overlaid(given, {"environment": {GAME: games[0]}})
     return given
+
+
+def _check_player(config: Any, inputs: Mapping[str, tuple[str, ...]]) -> None:
+    """Raise UserError where a trial that trains a teacher would score a student of the zoo."""
+    role = agent(config.agent).role
+    if role is None or role in ("teacher", *inputs) or getattr(config, role) is not None:
+        return
+    raise UserError(
+        f"evaluate: agent {config.agent} plays the zoo's {role}, and no stage before trains one",
+        f"give evaluate.agent=teacher or evaluate.{role}, or put distill among the stages",
+    )
 
 
 def _only(games: tuple[str, ...]) -> str:

@@ -322,7 +322,7 @@ def test_a_student_of_two_games_reads_both_buffers_and_is_scored_on_each(tmp_pat
 
 def test_a_stage_that_reads_one_file_has_its_own_game_s_or_the_first_game_s(tmp_path):
     text = "stages: [teach, evaluate]\ngame: pong+freeway\n"
-    [trial], _ = plan(recipe(tmp_path, text))
+    [trial], _ = plan(recipe(tmp_path, text, ("evaluate.agent=teacher",)))
     read = [run.inputs["teacher"] for run in trial.runs["evaluate"]]
     assert read == [(run.key,) for run in trial.runs["teach"]]
     text = "stages: [record, distill, map, estimate, verify, evaluate]\ngame: pong+freeway\n"
@@ -359,3 +359,16 @@ def test_a_control_task_has_its_own_options_and_no_student(tmp_path):
         plan(recipe(tmp_path, text, ("teach.precision=fixed32", "teach.batch_size=48")))
     with pytest.raises(UserError, match="distill with hopper: students are of Atari games"):
         recipe(tmp_path, text.replace("teach, evaluate", "teach, record, distill"))
+
+
+def test_a_trial_that_trains_a_teacher_does_not_score_the_zoos_student(tmp_path):
+    text = "stages: [teach, evaluate]\ngame: pong\noptions: {teach: {config: teach-fast}}\n"
+    with pytest.raises(
+        UserError, match="evaluate: agent student plays the zoo's student, and no stage before"
+    ) as told:
+        plan(recipe(tmp_path, text))
+    assert told.value.remedy is not None
+    assert "give evaluate.agent=teacher or evaluate.student" in told.value.remedy
+    [trial], _ = plan(recipe(tmp_path, text, ("evaluate.agent=teacher",)))
+    assert trial.runs["evaluate"][0].inputs == {"teacher": (trial.runs["teach"][0].key,)}
+    plan(recipe(tmp_path, text, (f"evaluate.student={tmp_path / 'student.safetensors'}",)))

@@ -18,7 +18,8 @@ from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.record import RecordConfig
 from spikestill.dataset import recorder
 from spikestill.dataset.reader import BufferReader
-from spikestill.student import distill, integer_net
+from spikestill.student import distill, integer_net, rollout
+from spikestill.student.architectures import ARCHITECTURES, architecture
 from spikestill.student.game_check import check_file_game
 from spikestill.student.integer_net import count_votes, naive_forward
 from spikestill.student.losses import distillation_loss, legal_scores
@@ -27,7 +28,7 @@ from spikestill.student.sources import BufferSource
 from spikestill.teacher.atari.environment import action_meanings, console_actions
 from spikestill.teacher.atari.q_network import initial_weights
 from spikestill.teacher.checkpoint import save_teacher
-from tests.nets import SMALL_LAYERS, SMALL_SHAPE, random_net
+from tests.nets import SMALL_LAYERS, SMALL_SHAPE, random_net, random_stack, table1_net
 
 GAMES = ("freeway", "pong")
 LEGAL = tuple(LegalActions(game, console_actions(game)) for game in GAMES)
@@ -212,6 +213,57 @@ def test_eval_of_a_student_of_two_games_is_its_integer_net():
     expected = np.array([count_votes(naive_forward(net, stack.numpy())[-1], 18) for stack in stacks])
     np.testing.assert_array_equal(network(stacks).numpy(), expected.astype(np.float32) / network.voters())
     assert net.legal == LEGAL
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_eval_of_a_table_1_net_of_two_games_is_its_integer_net(name):
+    """After a step that moved statistics, gains and ternary weights: every layer, the votes, and each game's action."""
+    torch.manual_seed(0)
+    network = StudentNetwork(architecture(name), 18, game="freeway+pong", legal=LEGAL)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.05)
+    stacks = torch.from_numpy(np.stack([random_stack(seed) for seed in range(2)]))
+    (network(stacks) * torch.randn(2, 18)).sum().backward()
+    optimizer.step()
+    network.requantise()
+    network.eval()
+    net = network.to_integer()
+    naive = [naive_forward(net, stack.numpy()) for stack in stacks]
+    votes = np.array([count_votes(layers[-1], 18) for layers in naive])
+    found = network(stacks).numpy()
+    np.testing.assert_array_equal(found, votes.astype(np.float32) / network.voters())
+    np.testing.assert_array_equal(network.integer().votes(stacks).numpy(), votes)
+    for layer, spikes in enumerate(network.integer().spikes(stacks)):
+        np.testing.assert_array_equal(spikes.numpy(), np.stack([layers[layer] for layers in naive]))
+    for _, actions in LEGAL:
+        best = [min(range(len(actions)), key=lambda own: -row[actions[own]]) for row in votes]
+        np.testing.assert_array_equal(own_scores(found, actions).argmax(axis=1), best)
+
+
+def test_a_student_of_two_games_plays_every_second_stream_of_a_recording(folder, tmp_path):
+    """The buffer's actions are the game's own numbers, not those of the head of 18."""
+    net = dataclasses.replace(table1_net("1chip"), actions=18, game="freeway+pong", legal=LEGAL)
+    student = tmp_path / "student.safetensors"
+    integer_net.save(net, student, Provenance.of({}, 0))
+    for game, actions in LEGAL:
+        options = RecordConfig(
+            environment=EnvironmentConfig(game=game), teacher=folder / f"{game}.safetensors", student=student,
+            frames=96, num_envs=4, epsilon=0.0,
+        )  # fmt: skip
+        result = rollout.run(options, tmp_path / game)
+        with BufferReader(result.artefact) as reader:
+            index = np.arange(len(reader))
+            stream = reader.locate(index)[1]
+            played, best = reader.played(index), reader.q_values(index).argmax(axis=1)
+            np.testing.assert_array_equal(played[stream % 2 == 1], best[stream % 2 == 1])
+            mine = index[stream % 2 == 0]
+            votes = [count_votes(naive_forward(net, stack)[-1], 18) for stack in reader.stacks(mine[::8])]
+            np.testing.assert_array_equal(played[mine[::8]], [np.argmax(row[list(actions)]) for row in votes])
+            assert len(mine) == len(index) // 2
+            assert (played[mine] != best[mine]).any()
+            assert set(reader.header.provenance.parents) == {"teacher", "student"}
+    other = dataclasses.replace(options, environment=EnvironmentConfig(game="qbert"))
+    with pytest.raises(UserError, match="plays freeway, pong, the game is qbert"):
+        rollout.run(other, tmp_path / "qbert")
 
 
 def test_a_student_of_two_games_is_distilled_and_plays_both(folder, tmp_path):

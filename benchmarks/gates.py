@@ -76,9 +76,9 @@ def main() -> None:
     parser.add_argument("--no-synthesis", action="store_true", help="play alone, yosys counts nothing")
     options = parser.parse_args()
     path = zoo_path("pong", "core_map-1chip.h5")
-    core_map = load(path)
+    core_map, buffers = load(path), [options.buffer] if options.buffer else []
     with contextlib.closing(
-        Frames(options.buffer, options.frames, 0, core_map.game, core_map.input_shape, path)
+        Frames(buffers, options.frames, 0, core_map.game, core_map.input_shape, path)
     ) as drawn:
         source, stacks = drawn.source, np.ascontiguousarray(drawn.stacks(0, len(drawn)))
     frames = len(stacks)

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 from spikestill.configs.hardware import PRESETS
-from spikestill.configs.options import Choices, Options, Range, Seed
+from spikestill.configs.options import Choices, Range, Seed
+from spikestill.configs.recordings import Recordings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MapConfig(Options):
+class MapConfig(Recordings):
     """A student onto the cores of one target."""
 
     student: Path = Path("student.safetensors")
@@ -20,8 +21,10 @@ class MapConfig(Options):
     """Target, a preset of configs/hardware.py."""
     buffer: Path | None = None
     """Buffer whose frames tell how often each neuron fires, which the placement weighs; None: all alike."""
+    also: tuple[Path, ...] = ()
+    """Further buffers, of a student's other games: each game that is recorded has its share of the frames."""
     frames: Annotated[int, Range(1, 1e5)] = 200
-    """Frames of ``buffer`` for that."""
+    """Frames for that."""
     seed: Seed = 0
     """Seed of the choice of frames."""
     anneal_seconds: Annotated[float, Range(0, 86400)] = 60.0

@@ -6,11 +6,12 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Literal
 
-from spikestill.configs.options import Options, Range, Seed
+from spikestill.configs.options import Range, Seed
+from spikestill.configs.recordings import Recordings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VerifyConfig(Options):
+class VerifyConfig(Recordings):
     """The parity ladder: every way to play a student gives the same spikes, bit for bit."""
 
     student: Path = Path("student.safetensors")
@@ -19,11 +20,13 @@ class VerifyConfig(Options):
     """The core map that ``map`` wrote; None: the student is mapped to ``truenorth`` for the check."""
     buffer: Path | None = None
     """The buffer that ``record`` wrote, for real frames; None: random frames."""
+    also: tuple[Path, ...] = ()
+    """Further buffers, of a student's other games: each game that is recorded has its share of the frames."""
     frames: Annotated[int, Range(1, 1e7)] = 1000
-    """Frames to compare on, drawn without repetition from the buffer, all of it if it has fewer."""
+    """Frames to compare on, drawn without repetition from the buffers, all of them if they have fewer."""
     naive_frames: Annotated[int, Range(0, 1e7)] = 20
-    """Frames for the naive NumPy loop, the first of ``frames``; the 1-chip student takes 0.02 s each; 0 skips
-    it."""
+    """Frames for the naive NumPy loop, the first of ``frames``, where games take turns; the 1-chip student takes 0.02 s
+    each; 0 skips it."""
     lava_frames: Annotated[int, Range(0, 1e7)] = 100
     """Frames for the fused Lava backend, the first of ``frames``; 0 skips it."""
     stock_frames: Annotated[int, Range(0, 1e7)] = 2

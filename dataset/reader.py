@@ -8,6 +8,7 @@ Axis suffixes: B batch, C the four frames of a stack (oldest first), H height, W
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +41,16 @@ class Batch(NamedTuple):
     stacks: npt.NDArray[np.uint8]
     q_values: npt.NDArray[np.float32]
     actions: npt.NDArray[np.int64]
+
+
+def check_different(readers: Sequence[BufferReader]) -> None:
+    """Raise UserError where two of the buffers are one file."""
+    for index, reader in enumerate(readers):
+        if any(reader.path.samefile(other.path) for other in readers[:index]):
+            raise UserError(
+                f"also names {reader.path} a second time: each of its frames would count twice",
+                "leave it out of --also",
+            )
 
 
 class BufferReader:

@@ -46,8 +46,8 @@ def run(config: EstimateConfig, run_dir: Path, *, resume: bool = False) -> Stage
             f"{net.shapes()}",
             "give the student that was mapped",
         )
-    frames = Frames(config.buffer, config.frames, config.seed, net.game, net.input_shape, config.student)
-    parents = {"student": config.student, "core_map": config.core_map, "buffer": config.buffer}
+    frames = Frames(config.buffers, config.frames, config.seed, net.game, net.input_shape, config.student)
+    parents = {"student": config.student, "core_map": config.core_map, **config.recorded}
     provenance = Provenance.of(config, config.seed, parents)
     with contextlib.closing(frames):
         rates = firing_rates(net, frames)
@@ -56,6 +56,7 @@ def run(config: EstimateConfig, run_dir: Path, *, resume: bool = False) -> Stage
     summary: dict[str, Any] = {
         "frames": len(frames),
         "source": frames.source,
+        "games": frames.games(),
         "operations": dataclasses.asdict(operations),
         "truenorth": dataclasses.asdict(costs.truenorth(core_map, rates, config.period_ms / 1e3)),
     }

@@ -125,10 +125,9 @@ def run(config: MapConfig, run_dir: Path, *, resume: bool = False) -> StageResul
     student = config.student
     net, _ = load(student)
     began = time.monotonic()
-    parents, rates = {"student": student}, None
-    if config.buffer is not None:
-        parents["buffer"] = config.buffer
-        frames = Frames(config.buffer, config.frames, config.seed, net.game, net.input_shape, student)
+    parents, rates = {"student": student, **config.recorded}, None
+    if config.buffers:
+        frames = Frames(config.buffers, config.frames, config.seed, net.game, net.input_shape, student)
         with contextlib.closing(frames):
             rates = firing_rates(net, frames)[1:]
     provenance = Provenance.of(config, seed=config.seed, parents=parents)

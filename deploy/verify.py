@@ -58,14 +58,14 @@ def run(config: VerifyConfig, run_dir: Path, *, resume: bool = False) -> StageRe
     if config.stock_target == "loihi2":
         require_loihi2()
     net, _ = load_student(config.student)
-    frames = Frames(config.buffer, config.frames, config.seed, net.game, net.input_shape, config.student)
+    frames = Frames(config.buffers, config.frames, config.seed, net.game, net.input_shape, config.student)
     with contextlib.closing(frames):
         return _verify(config, net, frames, Path(run_dir) / VERIFY)
 
 
 def _verify(config: VerifyConfig, net: IntegerNet, frames: Frames, artefact: Path) -> StageResult:
     core_map, unmapped = _core_map(config, net)
-    parents = {"student": config.student, "core_map": config.core_map, "buffer": config.buffer}
+    parents = {"student": config.student, "core_map": config.core_map, **config.recorded}
     provenance = Provenance.of(config, config.seed, parents)
     deviation = first_deviation(core_map, net) if core_map is not None else None
     rungs = [naive_rung(net, config.naive_frames), packed_rung(net, len(frames))]
@@ -88,6 +88,7 @@ def _verify(config: VerifyConfig, net: IntegerNet, frames: Frames, artefact: Pat
         "ok": not differences and deviation is None,
         "frames": done,
         "source": frames.source,
+        "games": frames.games(done),
         "rungs": [reference, *(rung.report() for rung in rungs)],
         "difference": _plain(differences[0], frames) if differences else None,
         "core_map": None if core_map is None else deviation or "computes the student for every input",
@@ -156,11 +157,13 @@ def _climb(net: IntegerNet, frames: Frames, rungs: list[Rung]) -> tuple[float, i
 
 
 def _plain(difference: Difference, frames: Frames) -> dict[str, Any]:
-    """Return a difference as JSON values, with the frame's index in the buffer."""
+    """Return a difference as JSON values, with the frame's buffer and its index there."""
+    buffer, index = frames.origin(difference.frame) if frames.source == "buffer" else (None, None)
     return {
         "rung": difference.rung,
         "frame": difference.frame,
-        "buffer_index": int(frames.indices[difference.frame]) if frames.source == "buffer" else None,
+        "buffer": buffer,
+        "buffer_index": index,
         "where": difference.where,
         "layer": difference.layer,
         "neuron": list(difference.neuron) if difference.neuron is not None else None,

@@ -173,7 +173,9 @@ def _recorded(buffer: Path, environment: EnvironmentSpec) -> npt.NDArray[np.uint
     from spikestill.deploy.frames import Frames
 
     shape = environment.field("stack").shape
-    frames = Frames(buffer, CALIBRATION_FRAMES, 0, environment.name, (shape[0], shape[1], shape[2]), buffer)
+    frames = Frames(
+        (buffer,), CALIBRATION_FRAMES, 0, environment.name, (shape[0], shape[1], shape[2]), buffer
+    )
     stacks = [np.array(stack) for stack in frames]
     frames.close()
     if not stacks:

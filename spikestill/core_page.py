@@ -67,7 +67,7 @@ def core_rates(core_map: CoreMap, buffer: Path, count: int) -> npt.NDArray[np.fl
     from spikestill.deploy.frames import Frames
     from spikestill.deploy.simulator import CoreSimulator
 
-    frames = Frames(buffer, count, 0, core_map.game, core_map.input_shape, buffer)
+    frames = Frames((buffer,), count, 0, core_map.game, core_map.input_shape, buffer)
     with contextlib.closing(frames):
         if not len(frames):
             raise UserError(f"{buffer}: holds no frames", "give a buffer that `spikestill record` finished")

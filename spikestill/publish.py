@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import platform
 import re
@@ -245,10 +246,11 @@ def published_student(sha256: str, folders: list[Path]) -> dict[str, Any] | None
     return None
 
 
-def buffer_of(source: Path, provenance: Provenance) -> Path:
-    """Return the buffer that a student learnt from: the one beside it, else the one that its options name."""
+def buffers_of(source: Path, provenance: Provenance) -> list[Path]:
+    """Return the buffers that a student learnt from: first the one beside it, else the one that its options name."""
     beside = source.parent / "buffer.h5"
-    return beside if beside.is_file() else Path(str(provenance.config.get("buffer") or beside))
+    first = beside if beside.is_file() else Path(str(provenance.config.get("buffer") or beside))
+    return [first, *map(Path, provenance.config.get("also") or ())]
 
 
 def recorded_frames(
@@ -265,9 +267,7 @@ def recorded_frames(
     from spikestill.dataset.reader import BufferReader
 
     buffers = {
-        Path(buffer).resolve()
-        for source, provenance in trained
-        for buffer in (buffer_of(source, provenance), *(provenance.config.get("also") or ()))
+        buffer.resolve() for source, provenance in trained for buffer in buffers_of(source, provenance)
     }
     found = 0 if earlier is None else earlier.get("recorded_frames")
     if found is None or not all(buffer.is_file() for buffer in buffers):
@@ -278,15 +278,15 @@ def recorded_frames(
     return found
 
 
-def decision_costs(student: Path, core_map: Path, buffer: Path) -> dict[str, Any]:
-    """Return what a decision costs, estimated on frames of the buffer that the student learnt from, if it is there."""
+def decision_costs(student: Path, core_map: Path, buffers: Sequence[Path]) -> dict[str, Any]:
+    """Return what a decision costs, estimated on frames of what the student learnt from, as far as it is there."""
     from spikestill.deploy.estimate import run
 
     with tempfile.TemporaryDirectory() as scratch:
-        frames = buffer if buffer.is_file() else None
-        summary = run(
-            EstimateConfig(student=student, core_map=core_map, buffer=frames), Path(scratch)
-        ).summary
+        config = EstimateConfig(student=student, core_map=core_map)
+        if there := [buffer for buffer in buffers if buffer.is_file()]:
+            config = dataclasses.replace(config, buffer=there[0], also=tuple(there[1:]))
+        summary = run(config, Path(scratch)).summary
     for name in ("loihi", "loihi2"):
         summary[name].pop("layers")
     return dict(summary)
@@ -364,7 +364,7 @@ def publish_student(
             "cores": mapped.summary["cores"],
             "chips": mapped.summary["chips"],
             "recorded_frames": recorded_frames([*stages, (source, provenance)], before),
-            "decision": decision_costs(path, core_map, buffer_of(source, provenance)),
+            "decision": decision_costs(path, core_map, buffers_of(source, provenance)),
             **training,
             "went_on_from": went_on_from,
         }

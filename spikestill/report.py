@@ -26,7 +26,7 @@ from spikestill.configs.pipeline import ReportConfig
 from spikestill.curve_charts import REMEDY, distilling, teaching
 from spikestill.run_folder import document, entries, game_of, stages_done
 from spikestill.summaries import check_stage
-from spikestill.verdicts import few_games, shortened
+from spikestill.verdicts import few_games, of_games, shortened
 
 if TYPE_CHECKING:
     from spikestill.deploy.core_map import CoreMap
@@ -371,7 +371,8 @@ def _verify_note(verify: Mapping[str, Any]) -> str:
         told = ", ".join(f"{rung['name']} on {rung['mismatches']:,} of {rung['frames']:,}" for rung in differ)
         return f"NOT the same spikes on {kind} frames: {told or 'the core map departs from the student'}."
     names = ", ".join(f"{rung['name']} ({rung['frames']:,})" for rung in verify["rungs"] if rung["frames"])
-    return f"The same spikes, bit for bit, on each of these backends, compared on {kind} frames: {names}."
+    frames = f"{kind} frames{of_games(verify)}"
+    return f"The same spikes, bit for bit, on each of these backends, compared on {frames}: {names}."
 
 
 def _video(path: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ FORMS: dict[str, Form] = {
     "record": {},
     "distill": {"held_out_steps?": int, "fitted?": {"minutes": float, "asked": int, "steps": int}},
     "map": {},
-    "verify": {"rungs": [{"name": str, "frames": int}]},
+    "verify": {"rungs": [{"name": str, "frames": int}], "games?": [{"game": str, "frames": int}]},
     "evaluate": {
         **SCORED, "episodes": int, "agent": str, "epsilon": float, "percent_of_margin?": float, "teacher?": SCORED,
         "random?": SCORED,

@@ -127,12 +127,19 @@ def _map(found: Summary) -> Iterator[str]:
         yield f"  cores of each chip: {each}"
 
 
+def of_games(found: Summary) -> str:
+    """Return how many frames of each game a stage compared, where its student plays several."""
+    games = found.get("games") or ()
+    told = ", ".join(f"{each['frames']:,} of {each['game']}" for each in games)
+    return f" ({told})" if len(games) > 1 else ""
+
+
 def _verify(found: Summary) -> Iterator[str]:
     compared = [rung for rung in found["rungs"] if rung["frames"]]
     skipped = [rung for rung in found["rungs"] if not rung["frames"]]
     frames = "recorded frames" if found["source"] == "buffer" else "random frames"
     if found["ok"]:
-        yield f"The same spikes everywhere, bit for bit, on {found['frames']:,} {frames}."
+        yield f"The same spikes everywhere, bit for bit, on {found['frames']:,} {frames}{of_games(found)}."
     else:
         yield f"The backends differ: {found['difference'] or found['core_map']}."
     yield "  compared: " + ", ".join(

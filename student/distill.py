@@ -29,7 +29,7 @@ from spikestill.common.training import (
 )
 from spikestill.common.zoo import zoo_path
 from spikestill.configs.distill import DistillConfig
-from spikestill.dataset.reader import GO_ON, BufferReader
+from spikestill.dataset.reader import GO_ON, BufferReader, check_different
 from spikestill.student import integer_net
 from spikestill.student.branches import BRANCHES
 from spikestill.student.distillation import SCHEMA, Distillation, Fitted, learning_rate
@@ -94,16 +94,6 @@ def teacher_file(
     return path
 
 
-def _check_different(readers: Sequence[BufferReader]) -> None:
-    """Raise UserError where two of the buffers are one file."""
-    for index, reader in enumerate(readers):
-        if any(reader.path.samefile(other.path) for other in readers[:index]):
-            raise UserError(
-                f"also names {reader.path} a second time: each of its frames would count twice",
-                "leave it out of --also",
-            )
-
-
 def _tell_of_interruptions(readers: Sequence[BufferReader]) -> None:
     """Say which recordings ended before their frames were complete."""
     for told in filter(None, (reader.interruption() for reader in readers)):
@@ -121,7 +111,7 @@ def opened(config: DistillConfig) -> Iterator[tuple[Source, list[Path]]]:
     if not config.stream:
         with contextlib.ExitStack() as stack:
             readers = [stack.enter_context(BufferReader(path)) for path in (config.buffer, *config.also)]
-            _check_different(readers)
+            check_different(readers)
             _tell_of_interruptions(readers)
             source = BufferSource(readers, config.validation)
             yield source, hinting_teachers(config, readers) if config.hinted else []

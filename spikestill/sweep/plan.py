@@ -39,7 +39,10 @@ from spikestill.verbs import VERBS, for_environment
 
 STREAMING = "distill"
 """The stage that may play its game itself."""
-ALSO: dict[str, dict[str, str]] = {"distill": {"buffer": "also", "teacher": "also_teachers"}}
+ALSO: dict[str, dict[str, str]] = {
+    "distill": {"buffer": "also", "teacher": "also_teachers"},
+    **{stage: {"buffer": "also"} for stage in ("map", "estimate", "verify")},
+}
 """Stage to (option of one file to the option of those of further games)."""
 
 
@@ -220,7 +223,7 @@ def _inputs(
 ) -> dict[str, tuple[str, ...]]:
     """Return which earlier stage runs of the trial write the files that a stage reads.
 
-    A stage that reads one buffer is given the first game's: its frames are of any game that the student plays.
+    A stage that takes one file is given its own game's, or the first game's; one that takes further ones has them all.
     """
     found: dict[str, tuple[str, ...]] = {}
     for option, file in INPUTS.get(stage, {}).items():

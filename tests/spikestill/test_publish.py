@@ -166,15 +166,18 @@ def test_a_published_student_of_two_games_is_scored_in_both(tmp_path):
         publish.publish_student("pong", tmp_path / "run" / "student.safetensors", folder, 1, [])
 
 
-def test_what_a_decision_costs_is_estimated_on_the_buffer_that_the_student_learnt_from(tmp_path):
+def test_what_a_decision_costs_is_estimated_on_the_buffers_that_the_student_learnt_from(tmp_path):
     """On random frames more neurons fire than on a game's."""
     named, source = tmp_path / "first" / "buffer.h5", tmp_path / "second" / "student.safetensors"
-    provenance = Provenance.of({"buffer": str(named)}, 0)
-    assert publish.buffer_of(source, provenance) == named
+    other = tmp_path / "other.h5"
+    provenance = Provenance.of({"buffer": str(named), "also": [str(other)]}, 0)
+    assert publish.buffers_of(source, provenance) == [named, other]
     source.parent.mkdir()
     (source.parent / "buffer.h5").touch()
-    assert publish.buffer_of(source, provenance) == source.parent / "buffer.h5"
-    assert publish.buffer_of(tmp_path / "student.safetensors", Provenance.of({}, 0)) == tmp_path / "buffer.h5"
+    assert publish.buffers_of(source, provenance) == [source.parent / "buffer.h5", other]
+    assert publish.buffers_of(tmp_path / "student.safetensors", Provenance.of({}, 0)) == [
+        tmp_path / "buffer.h5"
+    ]
 
 
 def test_the_frames_of_all_recordings_are_counted_where_they_are_still_there(tmp_path):

@@ -47,6 +47,14 @@ def test_a_sitting_that_did_nothing_tells_no_speed() -> None:
     )
 
 
+def test_a_ladder_tells_the_frames_of_each_game_of_a_student_of_several() -> None:
+    games = [{"game": "freeway", "frames": 4}, {"game": "pong", "frames": 4}]
+    found = {"ok": True, "frames": 8, "source": "buffer", "rungs": [], "core_map": None}
+    told = verdict("verify", found | {"games": games})[0]
+    assert told.endswith("on 8 recorded frames (4 of freeway, 4 of pong).")
+    assert verdict("verify", found | {"games": games[:1]})[0].endswith("on 8 recorded frames.")
+
+
 def test_a_score_beside_its_teacher_and_chance() -> None:
     teacher = {"mean": 500.0, "ci95": (480.0, 520.0)}
     words = verdict("evaluate", SCORED | {"random": CHANCE, "teacher": teacher, "percent_of_margin": 71.43})

@@ -320,7 +320,7 @@ def test_a_student_of_two_games_reads_both_buffers_and_is_scored_on_each(tmp_pat
     assert given == {"buffer": "a", "also": ["b"]}
 
 
-def test_a_stage_that_reads_one_file_has_its_own_game_s_or_the_first_game_s(tmp_path):
+def test_a_stage_has_its_own_game_s_teacher_and_every_game_s_buffer(tmp_path):
     text = "stages: [teach, evaluate]\ngame: pong+freeway\n"
     [trial], _ = plan(recipe(tmp_path, text, ("evaluate.agent=teacher",)))
     read = [run.inputs["teacher"] for run in trial.runs["evaluate"]]
@@ -328,15 +328,14 @@ def test_a_stage_that_reads_one_file_has_its_own_game_s_or_the_first_game_s(tmp_
     text = "stages: [record, distill, map, estimate, verify, evaluate]\ngame: pong+freeway\n"
     [trial], _ = plan(recipe(tmp_path, text))
     (distill,), (mapped,) = trial.runs["distill"], trial.runs["map"]
-    first, _ = trial.runs["record"]
-    assert first.games == ("pong",)
-    assert mapped.inputs == {"student": (distill.key,), "buffer": (first.key,)}
+    buffers = tuple(run.key for run in trial.runs["record"])
+    assert mapped.inputs == {"student": (distill.key,), "buffer": buffers}
     for stage in ("estimate", "verify"):
         (found,) = trial.runs[stage]
         assert found.games == ("pong", "freeway")
         assert found.inputs == {**mapped.inputs, "core_map": (mapped.key,)}
-    # The buffer that a student learns from is every game's.
-    assert distill.inputs["buffer"] == tuple(run.key for run in trial.runs["record"])
+        assert with_inputs(stage, {}, {"buffer": [Path("a"), Path("b")]}) == {"buffer": "a", "also": ["b"]}
+    assert distill.inputs["buffer"] == buffers
 
 
 def test_a_students_teachers_come_in_the_order_of_its_buffers(tmp_path):

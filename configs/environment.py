@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated
 
+from spikestill.common.atari import check_game
 from spikestill.common.environment import is_control
 from spikestill.common.errors import UserError
+from spikestill.common.legal import TOGETHER
 from spikestill.common.zoo import check_played
 from spikestill.configs.options import Options, Range, Share
 
@@ -40,3 +42,30 @@ class EnvironmentConfig(Options):
                     "a control task decides at its own rate",
                     f"omit --{name}",
                 )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GamesConfig(EnvironmentConfig):
+    """The environment of a pipeline, whose student may play several games."""
+
+    game: str = "pong"
+    """Environment in snake case: a game of ale-py, such as ``pong``; several joined by ``+``, such as ``pong+freeway``,
+    have one student."""
+
+    @property
+    def games(self) -> tuple[str, ...]:
+        """The games, at least one."""
+        return tuple(self.game.split(TOGETHER))
+
+    def of(self, game: str) -> EnvironmentConfig:
+        """Return the environment of one of the games."""
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return EnvironmentConfig(**{**own, "game": game})
+
+    def _check(self) -> None:
+        for game in self.games:
+            if len(self.games) > 1:
+                check_game(game)
+            self.of(game)
+        if len(set(self.games)) < len(self.games):
+            raise UserError(f"game is {self.game!r}, which names one twice", "name each game once")

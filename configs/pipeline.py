@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from spikestill.common.artefacts import GAME, INPUTS
+from spikestill.common.artefacts import BUFFER, GAME, INPUTS
 from spikestill.common.errors import UserError
 from spikestill.configs.distill import DistillConfig
-from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.environment import GamesConfig
 from spikestill.configs.importing import ImportConfig, ProgramOptions
 from spikestill.configs.mapping import MapConfig
 from spikestill.configs.options import Choices, Options, Range
@@ -21,6 +21,8 @@ from spikestill.configs.verify import VerifyConfig
 
 STAGES = ("record", "distill", "map", "verify", "play", "evaluate")
 PLAYING = ("teach", "record", "play", "evaluate")
+FURTHER = {"buffer": "also", "teacher": "also_teachers"}
+"""Option of a file to that of further games' files."""
 FIRST = {
     "record": "with a teacher that is there",
     "teach": "with the training of one",
@@ -40,14 +42,16 @@ def _wired(stage: str) -> tuple[str, ...]:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig(Options):
     """Record, distill, map, verify, play, evaluate, report: each stage is skipped while it is up to date. With ``--from
-    teach`` or ``--from import`` the teacher is made first."""
+    teach`` or ``--from import`` the teacher is made first. Of several games each has a folder in the run folder for its
+    teacher, recording, play and score."""
 
     begin: Annotated[str, Choices(FIRST)] = "record"
     """Where to begin; ``--from`` says the same."""
-    environment: EnvironmentConfig = dataclasses.field(default_factory=EnvironmentConfig)
-    """The game, for every stage."""
+    environment: GamesConfig = dataclasses.field(default_factory=GamesConfig)
+    """The game, or the games, for every stage."""
     teacher: Path | None = None
-    """Teacher file; None: ``teacher.safetensors`` of the run folder, or else the zoo's for the game."""
+    """Teacher file; None: ``teacher.safetensors`` of the run folder, of several games of each one's folder there, or
+    else the zoo's for the game."""
     agent: Path | None = None
     """Another library's agent, for ``--from import``."""
     importing: ProgramOptions = dataclasses.field(default_factory=ProgramOptions)
@@ -80,6 +84,8 @@ class RunConfig(Options):
         return STAGES if self.begin == "record" else (self.begin, *STAGES)
 
     def _check(self) -> None:
+        if len(self.environment.games) > 1:
+            self._check_several()
         if self.begin != "record" and self.teacher is not None:
             raise UserError(
                 f"from {self.begin} makes the teacher, and teacher is {self.teacher}", "omit one of them"
@@ -100,8 +106,53 @@ class RunConfig(Options):
                         f"omit it, or give {theirs}",
                     )
 
-    def stage(self, name: str, run_dir: Path, teacher: Path) -> Any:
-        """Return the config of a stage with its files in ``run_dir``."""
+    def _check_several(self) -> None:
+        """Raise UserError where what is asked for goes with one game only."""
+        several = f"{self.environment.game} are several games"
+        if self.teacher is not None:
+            raise UserError(
+                f"teacher is {self.teacher}, and {several}",
+                "put each game's in the run folder, as GAME/teacher.safetensors; a game without has the zoo's",
+            )
+        if self.begin == "import":
+            raise UserError(
+                f"from import makes one teacher, and {several}",
+                "import each game's with `spikestill import --run_dir RUN_DIR/GAME`, and omit --from",
+            )
+        if self.distill.stream:
+            raise UserError(
+                f"distill.stream is true, and {several}: a stream is of one game", "omit --distill.stream"
+            )
+        for stage, name in ((stage, name) for stage in STAGES for name in FURTHER.values()):
+            if given := getattr(getattr(self, stage), name, ()):
+                raise UserError(
+                    f"{stage}.{name} is {', '.join(map(str, given))}, but the pipeline sets it for several games",
+                    "omit it",
+                )
+
+    def steps(self, run_dir: Path) -> list[tuple[str, str, Path]]:
+        """Return each stage, its game and the folder that it writes to, in their order.
+
+        Of several games each has its turn at the stages that play one, and a folder; the other stages' game is ''.
+        """
+        games = self.environment.games
+        if len(games) == 1:
+            return [(name, games[0], run_dir) for name in self.stages]
+        found = []
+        for name in self.stages:
+            own = games if name in PLAYING else ("",)
+            found += [(name, game, run_dir / game if game else run_dir) for game in own]
+        return found
+
+    def stage(self, name: str, game: str, run_dir: Path, teachers: Mapping[str, Path]) -> Any:
+        """Return the config of a stage of the games' run in ``run_dir``, with its files.
+
+        Args:
+            name: the stage.
+            game: that it plays; '' where it is of several.
+            run_dir: the run's folder.
+            teachers: of each game.
+        """
         if name == "import":
             assert self.agent is not None
             known = {
@@ -109,14 +160,19 @@ class RunConfig(Options):
                 for field in dataclasses.fields(self.importing)
             }
             return ImportConfig(path=self.agent, game=self.environment.game, **known)
-        wired: dict[str, Any] = {
-            option: run_dir / file if option != "teacher" else teacher
-            for option, file in INPUTS.get(name, {}).items()
+        own = {each: folder for stage, each, folder in self.steps(run_dir) if stage == "record"}
+        files = {
+            "buffer": [folder / BUFFER for each, folder in own.items() if game in (each, "")],
+            "teacher": [path for each, path in teachers.items() if game in (each, "")],
         }
+        wired: dict[str, Any] = {}
+        for option, file in INPUTS.get(name, {}).items():
+            first, *further = files.get(option, [run_dir / file])
+            wired |= {option: first, **({FURTHER[option]: tuple(further)} if further else {})}
         if name in PLAYING:
-            wired["environment"] = self.environment
+            wired["environment"] = self.environment.of(game)
         if name == "play":
-            wired["record"] = run_dir / GAME
+            wired["record"] = own[game] / GAME
         if name == "map":
             wired["student"] = str(wired["student"])
         return dataclasses.replace(getattr(self, name), **wired)

@@ -12,7 +12,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,10 @@ class State:
                 f"{self.path}: not a pipeline's state ({error})", "give another --run_dir"
             ) from error
 
+    def called(self, name: str, folder: Path) -> str:
+        """Return what a stage that writes to ``folder`` is called: of one game of several, behind the game."""
+        return name if folder == self.path.parent else f"{folder.name}/{name}"
+
     def save(self) -> None:
         """Write everything, atomically."""
         saved = {"schema": SCHEMA, "version": VERSION, "game": self.game, "stages": self.stages}
@@ -92,8 +96,13 @@ def files_read(name: str, config: Any) -> dict[str, Path]:
 
         given = {option: getattr(config, option) for option in INPUTS[name]}
         return file_played(config.agent, config.environment.game, given)
-    given = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    return files | {option: value for option, value in given.items() if isinstance(value, Path)}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, Path):
+            files[field.name] = value
+        elif isinstance(value, tuple) and all(isinstance(each, Path) for each in value):
+            files |= {f"{field.name}[{index}]": each for index, each in enumerate(value)}
+    return files
 
 
 def stage_key(name: str, config: Any, state: State) -> str:
@@ -103,12 +112,17 @@ def stage_key(name: str, config: Any, state: State) -> str:
         UserError: a file that it reads is missing.
     """
     files = files_read(name, config)
-    without = {*files, *INPUTS.get(name, ()), *config.WITHOUT_EFFECT, *unused_newer(config)}
+    without = {
+        *(option.partition("[")[0] for option in files),
+        *INPUTS.get(name, ()),
+        *config.WITHOUT_EFFECT,
+        *unused_newer(config),
+    }
     options = {option: value for option, value in plain(config).items() if option not in without}
     parents = {}
     for option, path in files.items():
         if not path.is_file():
-            asked = "agent" if name == "import" else f"{name}.{option}"
+            asked = "agent" if name == "import" else f"{name}.{option.partition('[')[0]}"
             raise UserError(f"{path}: missing; {name} reads it", f"check --{asked}, or begin anew")
         parents[option] = state.sha256(path)
     text = json.dumps({"stage": name, "options": options, "parents": parents}, sort_keys=True)
@@ -117,7 +131,7 @@ def stage_key(name: str, config: Any, state: State) -> str:
 
 def up_to_date(name: str, key: str, run_dir: Path, state: State) -> bool:
     """Return True where the stage's artefact was made with ``key`` and has not been changed since."""
-    saved = state.stages.get(name, {})
+    saved = state.stages.get(state.called(name, run_dir), {})
     artefact = run_dir / VERBS[name].artefact
     if name == "play" and not (run_dir / GAME).is_file():
         return False
@@ -137,61 +151,77 @@ def run(config: RunConfig, run_dir: Path, *, resume: bool = False) -> StageResul
     Raises:
         UserError: whatever a stage refuses; the line above it names the stage.
     """
-    from spikestill.common.zoo import zoo_path
-
     run_dir.mkdir(parents=True, exist_ok=True)
-    teacher = config.teacher or run_dir / TEACHER
-    if config.begin == "record":
-        if config.teacher is None and not teacher.is_file():
-            teacher = zoo_path(config.environment.game, TEACHER)
-        if not teacher.is_file():
-            raise UserError(
-                f"{teacher}: no such teacher",
-                "give --teacher a file that `spikestill teach` wrote, or begin with one: --from teach",
-            )
-    state, stages = State(run_dir), config.stages
-    _refuse_to_replace(config.environment.game, run_dir, stages, state)
-    for index, name in enumerate(stages):
-        resolved = config.stage(name, run_dir, teacher)
+    steps = config.steps(run_dir)
+    folders = {game: folder for name, game, folder in steps if name == "record"}
+    teachers = {game: _teacher(config, game, folder) for game, folder in folders.items()}
+    state = State(run_dir)
+    _refuse_to_replace(config.environment.game, steps, state)
+    for index, (name, game, folder) in enumerate(steps):
+        resolved = config.stage(name, game, run_dir, teachers)
         key = stage_key(name, resolved, state)
-        heading = f"[{index + 1}/{len(stages) + 1}] {name}"
-        if up_to_date(name, key, run_dir, state):
+        heading = f"[{index + 1}/{len(steps) + 1}] {state.called(name, folder)}"
+        if up_to_date(name, key, folder, state):
             _say(f"{heading}: up to date")
             continue
         _say(f"{heading}: {VERBS[name].summary}")
         held, state.game = state.game, config.environment.game
         try:
-            done = _run_stage(name, resolved, key, run_dir, state)
+            folder.mkdir(exist_ok=True)
+            done = _run_stage(name, resolved, key, folder, state)
         except Exception:
             state.game = held
             state.save()
             raise
         if not done:
-            return StageResult(state.path, {"stopped_in": name}, finished=False)
-    _say(f"[{len(stages) + 1}/{len(stages) + 1}] report")
+            return StageResult(state.path, {"stopped_in": state.called(name, folder)}, finished=False)
+    _say(f"[{len(steps) + 1}/{len(steps) + 1}] report")
     from spikestill.report import write_report
 
     state.game = config.environment.game
     state.save()
     report = run_dir / REPORT
-    write_report(run_dir, {name: state.stages[name] for name in STAGES}, teacher, report)
+    # The games' pages first, for the whole one leads to them.
+    for each in dict.fromkeys((*folders.values(), run_dir)):
+        made = {name: state.stages[state.called(name, each)] for name, _, folder in steps
+                if folder == each and name in STAGES}  # fmt: skip
+        teacher = next((teachers[game] for game, folder in folders.items() if folder == each), None)
+        write_report(each, made, teacher, each / REPORT)
     _say(f"report: {report.resolve()}")
     seconds = {name: saved["seconds"] for name, saved in state.stages.items()}
-    return StageResult(report, {"report": str(report.resolve()), **_headline(state), "seconds": seconds})
+    found = {"report": str(report.resolve()), **_headline(state, folders), "seconds": seconds}
+    return StageResult(report, found)
 
 
-def _refuse_to_replace(game: str, run_dir: Path, stages: Sequence[str], state: State) -> None:
+def _teacher(config: RunConfig, game: str, folder: Path) -> Path:
+    """Return the teacher of a game: the one that is given, or that lies in its folder or is to, or else the zoo's."""
+    from spikestill.common.zoo import zoo_path
+
+    teacher = config.teacher or folder / TEACHER
+    if config.begin != "record":
+        return teacher
+    if config.teacher is None and not teacher.is_file():
+        teacher = zoo_path(game, TEACHER)
+    if not teacher.is_file():
+        raise UserError(
+            f"{teacher}: no such teacher",
+            "give --teacher a file that `spikestill teach` wrote, or begin with one: --from teach",
+        )
+    return teacher
+
+
+def _refuse_to_replace(game: str, steps: Sequence[tuple[str, str, Path]], state: State) -> None:
     """Raise UserError where the run would replace what it has not made, or made of another game."""
     if state.game not in (None, game):
         raise UserError(
-            f"{run_dir}: holds a run of {state.game}, which one of {game} would replace",
+            f"{state.path.parent}: holds a run of {state.game}, which one of {game} would replace",
             "give another --run_dir",
         )
-    for name in stages:
-        artefact = run_dir / VERBS[name].artefact
+    for name, _, folder in steps:
+        artefact = folder / VERBS[name].artefact
         if not artefact.exists():
             continue
-        saved = state.stages.get(name)
+        saved = state.stages.get(state.called(name, folder))
         if saved is None:
             raise UserError(
                 f"{artefact}: is there, and {state.path} does not know it: {name} would replace it",
@@ -221,7 +251,8 @@ def _set_aside(path: Path) -> Path:
 
 def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) -> bool:
     """Run one stage and remember it; return False where the user stopped it."""
-    before = state.stages.get(name, {})
+    called = state.called(name, run_dir)
+    before = state.stages.get(called, {})
     resumable = VERBS[name].resumable
     resume = resumable and before.get("key") == key and before.get("finished") is False
     spent = before.get("seconds", 0.0) if resume else 0.0
@@ -234,7 +265,7 @@ def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) ->
     if moved:
         kept = ", ".join(f"{path.name} as {aside.name}" for path, aside in moved.items())
         _say(f"    {name} is made anew; until it is done the earlier files lie aside: {kept}")
-    state.stages[name] = {"key": key, "finished": False, "seconds": spent, "summary": {}}
+    state.stages[called] = {"key": key, "finished": False, "seconds": spent, "summary": {}}
     state.save()
     began = time.monotonic()
     try:
@@ -244,11 +275,11 @@ def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) ->
         if moved and not any(path.exists() for path in moved):  # refused before it wrote anything
             for path in reversed(moved):
                 moved[path].replace(path)
-            state.stages[name] = before
+            state.stages[called] = before
             state.save()
         raise
     seconds = spent + time.monotonic() - began
-    state.stages[name] = {
+    state.stages[called] = {
         "key": key,
         "artefact": VERBS[name].artefact,
         "finished": result.finished,
@@ -261,20 +292,32 @@ def _run_stage(name: str, config: Any, key: str, run_dir: Path, state: State) ->
         for file in _files(name):
             for aside in run_dir.glob(f"{file}.before*"):
                 aside.unlink()
-    _say(f"    {name} {'done' if result.finished else 'stopped'} after {seconds:,.0f} s")
+    _say(f"    {called} {'done' if result.finished else 'stopped'} after {seconds:,.0f} s")
     return result.finished and not stop
 
 
-def _headline(state: State) -> dict[str, Any]:
-    evaluation, play = state.stages["evaluate"]["summary"], state.stages["play"]["summary"]
+def _headline(state: State, folders: Mapping[str, Path]) -> dict[str, Any]:
+    """Return what the run found; of several games under ``games``, a row for each."""
+    shared = {
+        "fitted": state.stages["distill"]["summary"].get("fitted"),
+        "cores": state.stages["map"]["summary"].get("cores"),
+    }
+    scores = {game: _score(state, folder) for game, folder in folders.items()}
+    if len(scores) == 1:
+        return {**scores.popitem()[1], **shared}
+    return {"games": [{"game": game, **each} for game, each in scores.items()], **shared}
+
+
+def _score(state: State, folder: Path) -> dict[str, Any]:
+    """Return what was found of the game in ``folder``."""
+    evaluation, play = (state.stages[state.called(name, folder)]["summary"] for name in ("evaluate", "play"))
     found = {
         key: evaluation.get(key)
         for key in ("mean", "ci95", "episodes", "percent_of_teacher", "percent_of_margin")
     }
     chance = evaluation.get("random")
     found["random"] = None if chance is None else {"mean": chance["mean"], "ci95": chance["ci95"]}
-    found["fitted"] = state.stages["distill"]["summary"].get("fitted")
-    return {**found, "cores": state.stages["map"]["summary"].get("cores"), "misses": play.get("misses")}
+    return {**found, "misses": play.get("misses")}
 
 
 def _say(text: str) -> None:

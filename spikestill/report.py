@@ -14,11 +14,22 @@ import numpy.typing as npt
 
 from spikestill.charts import histogram, interval_chart, png_uri
 from spikestill.common.agents import agent
-from spikestill.common.artefacts import BUFFER, CORE_MAP, GAME, REPORT, SMALL_GAME, STATE, STUDENT, TEACHER
+from spikestill.common.artefacts import (
+    BUFFER,
+    CORE_MAP,
+    EVALUATE,
+    GAME,
+    REPORT,
+    SMALL_GAME,
+    STATE,
+    STUDENT,
+    TEACHER,
+)
 from spikestill.common.atari import FRAME_RATE_HZ
 from spikestill.common.atomic import write_text
 from spikestill.common.environment import is_control
 from spikestill.common.errors import UserError, restoring
+from spikestill.common.legal import TOGETHER
 from spikestill.common.limits import RECIPE_BYTES
 from spikestill.common.provenance import file_sha256, git_commit, machine, versions
 from spikestill.common.stage import StageResult
@@ -111,6 +122,7 @@ def write_report(run_dir: Path, state: Stages, teacher: Path | None, path: Path)
         warnings=warnings,
         tiles=_tiles(summaries),
         **(_scores(summaries["evaluate"]) if "evaluate" in state else {"scores": []}),
+        games=_games(run_dir, core_map.game) if core_map is not None else [],
         held_out=held_out,
         shortened=shortened(summaries.get("distill", {})),
         taught=teaching(run_dir / TAUGHT),
@@ -202,7 +214,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def _title(game: str) -> str:
-    return game.replace("_", " ").title() or "A run"
+    return game.replace(TOGETHER, " and ").replace("_", " ").title().replace(" And ", " and ") or "A run"
 
 
 def _architecture(student: Path) -> str:
@@ -270,6 +282,30 @@ def _scores(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     if rule := few_games(evaluation):
         note += f" So few games ({evaluation['episodes']}) give a rough figure; {rule}"
     return {"scores": table, "score_chart": score_chart(evaluation), "score_note": note}
+
+
+def _games(run_dir: Path, game: str) -> list[dict[str, str]]:
+    """Return a row for each game of a student of several that was scored, in the game's own folder."""
+    rows = []
+    for each in game.split(TOGETHER) if TOGETHER in game else ():
+        path = run_dir / each / EVALUATE
+        if not path.is_file():
+            continue
+        found = document(path)
+        with restoring(path, REMEDY):
+            check_stage("evaluate", {"artefact": path.name, "sha256": "", "summary": found})
+        page, share = run_dir / each / REPORT, found.get("percent_of_margin")
+        rows.append(
+            {
+                "name": _title(each),
+                "page": f"{each}/{REPORT}" if page.is_file() else "",
+                "mean": f"{found['mean']:,.4g}",
+                "ci": "{:,.4g} to {:,.4g}".format(*found["ci95"]) if len(found["returns"]) > 1 else "-",
+                "episodes": str(found["episodes"]),
+                "margin": "-" if share is None else f"{share:.1f}",
+            }
+        )
+    return rows
 
 
 Interval = tuple[float, float]

@@ -213,7 +213,8 @@ VERBS: dict[str, Verb] = {
             name="map",
             summary="place a student on neurosynaptic cores",
             example="spikestill map --run_dir runs/pong\n"
-            "    reads runs/pong/student.safetensors, writes core_map.h5 and prints cores per layer and chip",
+            "    reads runs/pong/student.safetensors, writes core_map.h5 and prints cores per layer and chip\n"
+            "    --also OTHER.h5 adds the recording of another game that the student plays",
             config="spikestill.configs.mapping:MapConfig",
             function="spikestill.deploy.mapping:run",
             artefact=artefacts.CORE_MAP,
@@ -222,7 +223,8 @@ VERBS: dict[str, Verb] = {
             name="verify",
             summary="check that every backend gives the same spikes, bit for bit",
             example="spikestill verify --run_dir runs/pong\n"
-            "    compares on frames of runs/pong/buffer.h5; names the first difference, if any",
+            "    compares on frames of runs/pong/buffer.h5; names the first difference, if any\n"
+            "    --also OTHER.h5 adds the recording of another game that the student plays",
             config="spikestill.configs.verify:VerifyConfig",
             function="spikestill.deploy.verify:run",
             artefact=artefacts.VERIFY,
@@ -231,7 +233,8 @@ VERBS: dict[str, Verb] = {
             name="estimate",
             summary="estimate a decision's operations, memory and energy",
             example="spikestill estimate --run_dir runs/pong\n"
-            "    operations as NeuroBench counts them, joules on TrueNorth and Loihi, with what is assumed",
+            "    operations as NeuroBench counts them, joules on TrueNorth and Loihi, with what is assumed\n"
+            "    --also OTHER.h5 adds the recording of another game that the student plays",
             config="spikestill.configs.estimating:EstimateConfig",
             function="spikestill.deploy.estimate:run",
             artefact=artefacts.ESTIMATE,
@@ -293,7 +296,9 @@ VERBS: dict[str, Verb] = {
             example="spikestill run --config demo\n"
             "    record, distill, map, verify, play and evaluate Pong, then write runs/demo/report.html\n"
             "spikestill run breakout --from import --agent agent.zip --run_dir runs/mine\n"
-            "    the same with an agent of Stable-Baselines3; --from teach trains a teacher first",
+            "    the same with an agent of Stable-Baselines3; --from teach trains a teacher first\n"
+            "spikestill run pong+freeway --run_dir runs/both\n"
+            "    one student of both games; recordings, play and scores lie in runs/both/pong and runs/both/freeway",
             config="spikestill.configs.pipeline:RunConfig",
             function="spikestill.pipeline:run",
             artefact=artefacts.REPORT,

@@ -301,16 +301,20 @@ def _beside(found: Summary, one: str, other: str) -> Iterator[str]:
 
 
 def _run(found: Summary) -> Iterator[str]:
-    low, high = found["ci95"]
-    share, chance = found.get("percent_of_margin"), found.get("random")
-    part = "" if share is None else f", {share:.1f} % of the teacher's margin over random play"
-    yield (
-        f"The student scores {found['mean']:,.4g} on average over {count(found['episodes'], 'game')} "
-        f"({low:,.4g} to {high:,.4g}){part}."
-    )
-    if chance is not None and found["mean"] <= chance["ci95"][1]:
-        yield f"That is no better than random play, which scores {chance['mean']:,.4g}."
-    yield f"It runs on {found['cores']:,} cores and missed {count(found['misses'], 'decision')} in real time."
+    played = found.get("games") or [found]
+    for each in played:
+        low, high = each["ci95"]
+        share, chance = each.get("percent_of_margin"), each.get("random")
+        part = "" if share is None else f", {share:.1f} % of the teacher's margin over random play"
+        where = f"{title(each['game'])}: the" if "game" in each else "The"
+        yield (
+            f"{where} student scores {each['mean']:,.4g} on average over {count(each['episodes'], 'game')} "
+            f"({low:,.4g} to {high:,.4g}){part}."
+        )
+        if chance is not None and each["mean"] <= chance["ci95"][1]:
+            yield f"That is no better than random play, which scores {chance['mean']:,.4g}."
+    misses = sum(each["misses"] for each in played)
+    yield f"It runs on {found['cores']:,} cores and missed {count(misses, 'decision')} in real time."
     if cut := shortened(found):
         yield cut
     yield f"All stages took {duration(sum(found['seconds'].values()))}."

@@ -33,7 +33,7 @@ CHAINS = {
 MADE = {
     "stages": ("runs/pong/teacher.safetensors", "runs/pong/core_map.h5", "runs/pong/student.nir"),
     "games": ("game.h5",),
-    "pipelines": ("runs/demo/report.html", "runs/mine/report.html", "cores.html"),
+    "pipelines": ("runs/demo/report.html", "runs/mine/report.html", "runs/both/report.html", "cores.html"),
     "rollouts": ("runs/breakout/teacher.safetensors",),
     "control": ("runs/cheetah/teacher.safetensors", "cheetah.mp4"),
     "sweeps": ("runs/table2/sweep.html",),
@@ -66,6 +66,7 @@ SHORTER = (
     ("evaluate cheetah_run", "", "", "--episodes 1"),
     ("run --config demo", "", "", LITTLE_RUN),
     ("run breakout", "", "", LITTLE_RUN),
+    ("run pong+freeway", "", "", LITTLE_RUN),
     (
         "sweep table2",
         "distill.steps=2000",

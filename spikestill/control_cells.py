@@ -177,8 +177,12 @@ def _ended(kept: Kept) -> str:
     seeds, where = kept.config.seeds, kept.diverged.partition(":")[0]
     if seeds == 1 or not kept.diverged_seeds:
         return f"a run{f' of {seeds} seeds' if seeds > 1 else ''} diverged at {where}"
-    each = [f"{seed} at {text.partition(':')[0]}" for seed, text in sorted(kept.diverged_seeds.items())]
-    return f"{len(each)} of a run's {seeds} seeds diverged: {', '.join(each)}"
+    ended = {seed: text.partition(":")[0] for seed, text in sorted(kept.diverged_seeds.items())}
+    if len(ended) == seeds and len(set(ended.values())) == 1:
+        return f"all {seeds} seeds diverged at {where}"
+    return f"{len(ended)} of {seeds} seeds diverged: " + ", ".join(
+        f"seed {seed} at {at}" for seed, at in ended.items()
+    )
 
 
 def described(setting: Setting) -> str:

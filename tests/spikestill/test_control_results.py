@@ -96,7 +96,7 @@ def test_a_run_of_several_seeds_tells_of_each_one_that_diverged(tmp_path):
     assert all("fp16 does not hold this training" in text for text in kept.diverged_seeds.values())
     assert read(write(tmp_path / "kept", kept)) == kept
     draw(tmp_path / "kept", tmp_path)
-    told = "| 3 of a run's 3 seeds diverged: 4 at update 1, 5 at update 1, 6 at update 1, 0.00 h |"
+    told = "| all 3 seeds diverged at update 1, 0.00 h |"
     assert told in (tmp_path / "control-results.md").read_text()
 
 
@@ -105,7 +105,7 @@ def test_seeds_that_did_not_diverge_are_not_told_of_and_files_from_before_tell_o
     why = "update 22768: fp16 does not hold this training"
     one = kept_of(config, {}, diverged=why, diverged_seeds={1: why})
     for kept, told in (
-        (one, "1 of a run's 3 seeds diverged: 1 at update 22768"),
+        (one, "1 of 3 seeds diverged: seed 1 at update 22768"),
         (dataclasses.replace(one, diverged_seeds={}), "a run of 3 seeds diverged at update 22768"),
     ):
         (cell,) = cells({Path("one.json"): kept})

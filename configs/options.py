@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import math
 import numbers
@@ -247,10 +248,17 @@ def field_docs(config_class: type[Any]) -> Mapping[str, str]:
     return docs
 
 
-def field_types(config_class: type[Any]) -> Mapping[str, Any]:
-    """Return the resolved annotation of each field, with what stands beside its type."""
+def field_types(config_class: Any) -> Mapping[str, Any]:
+    """Return the resolved annotation of each field of a class of options, with what stands beside its type."""
+    return _field_types(config_class)
+
+
+@functools.cache
+def _field_types(config_class: type[Any]) -> Mapping[str, Any]:
     hints = typing.get_type_hints(config_class, include_extras=True)
-    return {field.name: hints[field.name] for field in dataclasses.fields(config_class)}
+    return types.MappingProxyType(
+        {field.name: hints[field.name] for field in dataclasses.fields(config_class)}
+    )
 
 
 def nested_class(annotation: Any) -> type | None:

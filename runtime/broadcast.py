@@ -58,7 +58,7 @@ class Broadcast:
 
     def __init__(self, seat: Seat, commands: int) -> None:
         self._seat, self._commands = seat, commands
-        self.frame, self.number = b"", 0
+        self.frame, self.number, self.ended = b"", 0, False
         self.scene = seat.scene(0)
         self._scene_number = 0
         self.texts: dict[str, str] = {}
@@ -85,7 +85,7 @@ class Broadcast:
             self.frame, self.number = self._message(frame), self.number + 1
             self._wake()
         self._stop_recording()
-        self.texts["end"] = json.dumps({"type": "end"})
+        self.ended = True
         self.number += 1
         self._wake()
 

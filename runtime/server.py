@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
 NICENESS = 5
+FAREWELL_S = 3.0
+"""So long a viewer may take to hear that the game has ended."""
 MOST_VIEWERS = 64
 MOST_COMMANDS_PER_S = 60
 NOT_ALLOWED, TOO_MANY = 4403, 4429
@@ -78,6 +80,12 @@ class Site:
             self._broadcast.changed.clear()
             for event in self._viewers:
                 event.set()
+
+    async def all_told(self, seconds: float) -> None:
+        """Wait until no viewer is left, for so many seconds at most: each is let go when it has heard of the end."""
+        until_s = time.monotonic() + seconds
+        while self._viewers and time.monotonic() < until_s:
+            await asyncio.sleep(0.02)
 
     def _refused(self, asked: Request | WebSocket) -> bool:
         return not allowed(self._host, self._token, asked.headers, asked.query_params)
@@ -155,7 +163,7 @@ class Site:
         while True:
             await event.wait()
             event.clear()
-            for name in ("scene", "controls", "end"):
+            for name in ("scene", "controls"):
                 text = broadcast.texts.get(name)
                 if text is not None and sent.get(name) != text:
                     sent[name] = text
@@ -163,6 +171,10 @@ class Site:
             if broadcast.frame is not frame and broadcast.frame:
                 frame = broadcast.frame
                 await viewer.send_bytes(frame)
+            if broadcast.ended:
+                await viewer.send_text(json.dumps({"type": "end"}))
+                await viewer.close()
+                return
 
 
 async def serve(seat: Seat, sock: socket.socket, host: str, token: str, commands: int) -> None:
@@ -191,8 +203,7 @@ async def serve(seat: Seat, sock: socket.socket, host: str, token: str, commands
     seat.ready()
     while reader.is_alive() and not serving.done():
         await asyncio.sleep(0.1)
-    # Viewers hear that it is over before the sockets close.
-    await asyncio.sleep(0.3)
+    await site.all_told(FAREWELL_S)
     server.should_exit = True
     await serving
     waking.cancel()

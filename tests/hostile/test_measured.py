@@ -374,7 +374,10 @@ def varint(value: int) -> bytes:
 
 if ONNX:
 
-    @case(r"net\.onnx: not a (readable ONNX network|network that ONNX Runtime can run)", "agents/net.onnx")
+    @case(
+        r"net\.onnx: (not a (readable ONNX network|network that ONNX Runtime can run)|the program had no answer after)",
+        "agents/net.onnx",
+    )
     def onnx_of_many_empty_nodes(folder: Path, _: Copied) -> Callable[[], object]:
         """Two bytes are a node, and a node takes a hundred."""
         graph = b"\x0a\x00" * 10_000_000

@@ -1,7 +1,9 @@
 """The live page's process: frames from the ring to every viewer by WebSocket, commands from viewers to the loop.
 
-A viewer that is slow gets the newest message when it is ready for one: it loses frames, nobody waits for it. What it
-sends is bounded and checked. :mod:`spikestill.runtime.broadcast` has the messages.
+A viewer that is slow gets the newest message when it is ready for one: it loses frames, nobody waits for it. The page
+says :data:`SHOWN` for each frame that it has shown, so that no more than a few wait in the browser; a viewer that never
+does is ready when its socket is. What it sends is bounded and checked. :mod:`spikestill.runtime.broadcast` has the
+messages.
 
 This is the one module that knows the web server (Starlette and uvicorn, the extra ``serve``).
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import socket
 import sys
@@ -35,6 +38,9 @@ FAREWELL_S = 3.0
 """So long a viewer may take to hear that the game has ended."""
 MOST_VIEWERS = 64
 MOST_COMMANDS_PER_S = 60
+SHOWN = "."
+MOST_UNSEEN = 12
+"""Frames that may be on their way to a page that says what it has shown: a fifth of a second's."""
 NOT_ALLOWED, TOO_MANY = 4403, 4429
 PAGE = Path(__file__).resolve().parent / "page.html"
 HEADERS = {
@@ -44,6 +50,28 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+
+
+@dataclasses.dataclass(eq=False)
+class Viewer:
+    """Who looks on.
+
+    Attributes:
+        socket: the connection.
+        news: set where there may be something to send.
+        unseen: frames sent that it has not said it has shown.
+        tells: it says so.
+    """
+
+    socket: WebSocket
+    news: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+    unseen: int = 0
+    tells: bool = False
+
+    @property
+    def ready(self) -> bool:
+        """Return True where a frame more would be shown soon."""
+        return not self.tells or self.unseen < MOST_UNSEEN
 
 
 class Site:
@@ -57,7 +85,7 @@ class Site:
 
     def __init__(self, broadcast: Broadcast, host: str, token: str) -> None:
         self._broadcast, self._host, self._token = broadcast, host, token
-        self._viewers: set[asyncio.Event] = set()
+        self._viewers: set[Viewer] = set()
 
     def application(self) -> Starlette:
         """Return it as Starlette's application."""
@@ -78,8 +106,8 @@ class Site:
         while True:
             await self._broadcast.changed.wait()
             self._broadcast.changed.clear()
-            for event in self._viewers:
-                event.set()
+            for viewer in self._viewers:
+                viewer.news.set()
 
     async def all_told(self, seconds: float) -> None:
         """Wait until no viewer is left, for so many seconds at most: each is let go when it has heard of the end."""
@@ -116,21 +144,21 @@ class Site:
         saved_as = {"Content-Disposition": f'attachment; filename="{name}"'}
         return Response(content, media_type=kind, headers={**HEADERS, **saved_as})
 
-    async def _look(self, viewer: WebSocket) -> None:
+    async def _look(self, socket: WebSocket) -> None:
         """Show a viewer what there is, and hear it, until it goes."""
         from starlette.websockets import WebSocketDisconnect
 
-        if self._refused(viewer):
-            await viewer.close(NOT_ALLOWED)
+        if self._refused(socket):
+            await socket.close(NOT_ALLOWED)
             return
         if len(self._viewers) >= MOST_VIEWERS:
-            await viewer.close(TOO_MANY)
+            await socket.close(TOO_MANY)
             return
-        await viewer.accept()
-        event = asyncio.Event()
-        event.set()
-        self._viewers.add(event)
-        tasks = [asyncio.create_task(self._hear(viewer)), asyncio.create_task(self._show(viewer, event))]
+        await socket.accept()
+        viewer = Viewer(socket)
+        viewer.news.set()
+        self._viewers.add(viewer)
+        tasks = [asyncio.create_task(self._hear(viewer)), asyncio.create_task(self._show(viewer))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -138,14 +166,18 @@ class Site:
                 if error is not None and not isinstance(error, WebSocketDisconnect | RuntimeError | KeyError):
                     raise error
         finally:
-            self._viewers.discard(event)
+            self._viewers.discard(viewer)
             for task in tasks:
                 task.cancel()
 
-    async def _hear(self, viewer: WebSocket) -> None:
+    async def _hear(self, viewer: Viewer) -> None:
         spent, began_s = 0, time.monotonic()
         while True:
-            text = await viewer.receive_text()
+            text = await viewer.socket.receive_text()
+            if text == SHOWN and viewer.unseen:
+                viewer.unseen, viewer.tells = viewer.unseen - 1, True
+                viewer.news.set()
+                continue
             if time.monotonic() - began_s > 1:
                 spent, began_s = 0, time.monotonic()
             spent += 1
@@ -154,26 +186,27 @@ class Site:
                     raise UserError(f"more than {MOST_COMMANDS_PER_S} commands a second", "send fewer")
                 self._broadcast.command(text)
             except UserError as error:
-                await viewer.send_text(json.dumps({"type": "refused", "text": str(error)}))
+                await viewer.socket.send_text(json.dumps({"type": "refused", "text": str(error)}))
 
-    async def _show(self, viewer: WebSocket, event: asyncio.Event) -> None:
+    async def _show(self, viewer: Viewer) -> None:
         broadcast = self._broadcast
         sent: dict[str, str] = {}
         frame = b""
         while True:
-            await event.wait()
-            event.clear()
+            await viewer.news.wait()
+            viewer.news.clear()
             for name in ("scene", "controls"):
                 text = broadcast.texts.get(name)
                 if text is not None and sent.get(name) != text:
                     sent[name] = text
-                    await viewer.send_text(text)
-            if broadcast.frame is not frame and broadcast.frame:
+                    await viewer.socket.send_text(text)
+            if broadcast.frame is not frame and broadcast.frame and (viewer.ready or broadcast.ended):
                 frame = broadcast.frame
-                await viewer.send_bytes(frame)
+                viewer.unseen += 1
+                await viewer.socket.send_bytes(frame)
             if broadcast.ended:
-                await viewer.send_text(json.dumps({"type": "end"}))
-                await viewer.close()
+                await viewer.socket.send_text(json.dumps({"type": "end"}))
+                await viewer.socket.close()
                 return
 
 

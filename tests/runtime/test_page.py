@@ -26,6 +26,7 @@ from spikestill.common.errors import UserError
 from spikestill.runtime.admission import allowed, listen, loopback
 from spikestill.runtime.controls import checked
 from spikestill.runtime.perturb import BODY
+from spikestill.runtime.server import MOST_UNSEEN, SHOWN
 from tests.runtime.artefacts import Files
 
 pytest.importorskip("starlette")
@@ -243,6 +244,27 @@ def test_strangers_are_kept_out(served: Served, tmp_path: Path, pong: Files) -> 
             assert until(viewer, "scene")["game"] == "pong"
     finally:
         open_.stop()
+
+
+def test_no_more_than_a_few_frames_wait_for_a_viewer_that_says_what_it_has_shown(served: Served) -> None:
+    def arriving(seconds: float) -> int:
+        """Return how many frames come within so many seconds."""
+        found, until_s = 0, time.monotonic() + seconds
+        while (left_s := until_s - time.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                found += not isinstance(viewer.recv(timeout=left_s), str)
+        return found
+
+    with served.watch() as viewer:
+        next(frames(viewer, 1))
+        viewer.send(SHOWN)
+        # Those that were sent before it said so are among them.
+        waiting = arriving(3.0)
+        assert waiting >= MOST_UNSEEN
+        assert arriving(1.0) == 0
+        for _ in range(waiting - MOST_UNSEEN + 1):
+            viewer.send(SHOWN)
+        assert arriving(1.0) == 1
 
 
 def test_tokens_and_hosts() -> None:

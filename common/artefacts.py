@@ -31,6 +31,12 @@ INPUTS: dict[str, dict[str, str]] = {
 }
 """Stage to (option that names a file, that file's name in a run folder)."""
 
+ALSO: dict[str, dict[str, str]] = {
+    "distill": {"buffer": "also", "teacher": "also_teachers"},
+    **{stage: {"buffer": "also"} for stage in ("map", "estimate", "verify")},
+}
+"""Stage to (option of one file to the option of those of further games)."""
+
 RESUMED_FROM = {
     "teach": "teach-checkpoint.safetensors", "record": BUFFER, "distill": "distill-checkpoint.safetensors",
 }  # fmt: skip

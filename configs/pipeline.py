@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from spikestill.common.artefacts import BUFFER, GAME, INPUTS
+from spikestill.common.artefacts import ALSO, BUFFER, GAME, INPUTS
 from spikestill.common.errors import UserError
 from spikestill.configs.distill import DistillConfig
 from spikestill.configs.environment import GamesConfig
@@ -21,8 +21,6 @@ from spikestill.configs.verify import VerifyConfig
 
 STAGES = ("record", "distill", "map", "verify", "play", "evaluate")
 PLAYING = ("teach", "record", "play", "evaluate")
-FURTHER = {"buffer": "also", "teacher": "also_teachers"}
-"""Option of a file to that of further games' files."""
 FIRST = {
     "record": "with a teacher that is there",
     "teach": "with the training of one",
@@ -123,8 +121,8 @@ class RunConfig(Options):
             raise UserError(
                 f"distill.stream is true, and {several}: a stream is of one game", "omit --distill.stream"
             )
-        for stage, name in ((stage, name) for stage in STAGES for name in FURTHER.values()):
-            if given := getattr(getattr(self, stage), name, ()):
+        for stage, name in ((each, option) for each in STAGES for option in ALSO.get(each, {}).values()):
+            if given := getattr(getattr(self, stage), name):
                 raise UserError(
                     f"{stage}.{name} is {', '.join(map(str, given))}, but the pipeline sets it for several games",
                     "omit it",
@@ -168,7 +166,7 @@ class RunConfig(Options):
         wired: dict[str, Any] = {}
         for option, file in INPUTS.get(name, {}).items():
             first, *further = files.get(option, [run_dir / file])
-            wired |= {option: first, **({FURTHER[option]: tuple(further)} if further else {})}
+            wired |= {option: first, **({ALSO[name][option]: tuple(further)} if further else {})}
         if name in PLAYING:
             wired["environment"] = self.environment.of(game)
         if name == "play":

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from spikestill.common.agents import agent
-from spikestill.common.artefacts import INPUTS
+from spikestill.common.artefacts import ALSO, INPUTS
 from spikestill.common.errors import UserError
 from spikestill.common.provenance import file_sha256
 from spikestill.common.zoo import zoo_path
@@ -39,11 +39,6 @@ from spikestill.verbs import VERBS, for_environment
 
 STREAMING = "distill"
 """The stage that may play its game itself."""
-ALSO: dict[str, dict[str, str]] = {
-    "distill": {"buffer": "also", "teacher": "also_teachers"},
-    **{stage: {"buffer": "also"} for stage in ("map", "estimate", "verify")},
-}
-"""Stage to (option of one file to the option of those of further games)."""
 
 
 @dataclasses.dataclass(frozen=True)

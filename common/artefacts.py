@@ -33,7 +33,7 @@ INPUTS: dict[str, dict[str, str]] = {
 
 ALSO: dict[str, dict[str, str]] = {
     "distill": {"buffer": "also", "teacher": "also_teachers"},
-    **{stage: {"buffer": "also"} for stage in ("map", "estimate", "verify")},
+    **{stage: {"buffer": "also"} for stage in ("map", "estimate", "verify", "export")},
 }
 """Stage to (option of one file to the option of those of further games)."""
 

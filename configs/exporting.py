@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from spikestill.configs.accelerator import ArraySpec
-from spikestill.configs.options import Options, Range, Seed
+from spikestill.configs.options import Range, Seed
+from spikestill.configs.recordings import Recordings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExportConfig(Options):
+class ExportConfig(Recordings):
     """A student or its core map for other people's simulators and hardware, each with frames and their votes."""
 
     to: Literal["ranc", "nir", "netx", "c", "rtl"]
@@ -34,6 +35,8 @@ class ExportConfig(Options):
     """rtl of an agent: transitions of such an update, a power of two."""
     buffer: Path | None = None
     """The buffer to take frames from; None: random pixels."""
+    also: tuple[Path, ...] = ()
+    """Further buffers, of a student's other games: each game that is recorded has its share of the frames."""
     frames: Annotated[int, Range(1, 1e5)] = 4
     """Frames that the export carries with the votes that they must give."""
     seed: Seed = 0

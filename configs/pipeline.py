@@ -16,6 +16,7 @@ from spikestill.configs.mapping import MapConfig
 from spikestill.configs.options import Choices, Options, Range
 from spikestill.configs.play import EvaluateConfig, PlayConfig
 from spikestill.configs.record import RecordConfig
+from spikestill.configs.recordings import Recordings
 from spikestill.configs.teach import TeachConfig
 from spikestill.configs.verify import VerifyConfig
 
@@ -195,7 +196,7 @@ def _check_page(html: Path | None) -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class InspectConfig(Options):
+class InspectConfig(Recordings):
     """The kind of an artefact is read from the file itself; of a folder, what lies in it."""
 
     path: Path
@@ -205,12 +206,15 @@ class InspectConfig(Options):
     """Page with pictures to write; None: only the table."""
     buffer: Path | None = None
     """For a core map's page: buffer whose frames show how much each core fires."""
+    also: tuple[Path, ...] = ()
+    """Further buffers, of the map's other games: each game that is recorded has its share of the frames."""
     frames: Annotated[int, Range(1, 1e5)] = 100
     """Frames of ``buffer``."""
     quick: bool = False
     """Leave out the check of every frame of a buffer."""
 
     def _check(self) -> None:
+        super()._check()
         _check_page(self.html)
 
 

@@ -153,5 +153,4 @@ def _map_and_replay(config: ExportConfig) -> tuple[CoreMap, Replay]:
 def _frames(
     config: ExportConfig, game: str, input_shape: tuple[int, int, int], reader: Path
 ) -> contextlib.closing[Frames]:
-    buffers = () if config.buffer is None else (config.buffer,)
-    return contextlib.closing(Frames(buffers, config.frames, config.seed, game, input_shape, reader))
+    return contextlib.closing(Frames(config.buffers, config.frames, config.seed, game, input_shape, reader))

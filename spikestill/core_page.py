@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,19 +59,23 @@ def core_page(core_map: CoreMap, rate_C: npt.NDArray[np.float64] | None) -> dict
     }  # fmt: skip
 
 
-def core_rates(core_map: CoreMap, buffer: Path, count: int) -> npt.NDArray[np.float64]:
-    """Return the mean share of each core's neurons in use that fire over frames of a buffer, (C,).
+def core_rates(core_map: CoreMap, path: Path, buffers: Sequence[Path], count: int) -> npt.NDArray[np.float64]:
+    """Return the mean share of each core's neurons in use that fire over frames of buffers, (C,).
+
+    ``path`` is the map's file, for errors.
 
     Raises:
-        UserError: the buffer cannot be read, or holds stacks of another shape than the map reads.
+        UserError: a buffer cannot be read, is of a game that the map does not play, or holds stacks of another shape
+            than the map reads.
     """
     from spikestill.deploy.frames import Frames
     from spikestill.deploy.simulator import CoreSimulator
 
-    frames = Frames((buffer,), count, 0, core_map.game, core_map.input_shape, buffer)
+    frames = Frames(buffers, count, 0, core_map.game, core_map.input_shape, path)
     with contextlib.closing(frames):
         if not len(frames):
-            raise UserError(f"{buffer}: holds no frames", "give a buffer that `spikestill record` finished")
+            names = ", ".join(map(str, buffers))
+            raise UserError(f"{names}: no frames", "give a buffer that `spikestill record` finished")
         simulator = CoreSimulator(core_map)
         shares = []
         for stack in frames:

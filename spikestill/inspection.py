@@ -311,7 +311,7 @@ def _core_map(path: Path) -> Contents:
 
     def cores(config: InspectConfig) -> dict[str, Any]:
         validate(core_map, f"{path}: core map")
-        rates = None if config.buffer is None else core_rates(core_map, config.buffer, config.frames)
+        rates = None if config.buffer is None else core_rates(core_map, path, config.buffers, config.frames)
         return core_page(core_map, rates)
 
     broken = next(violations(core_map), None)

@@ -23,7 +23,7 @@ class Replay:
         stacks_BCHW: uint8, at least one.
         votes_BA: int64.
         source: ``buffer`` or ``random`` pixels.
-        indices_B: int64, their places in the buffer; of random pixels, their numbers.
+        indices_B: int64, their places, each in its own buffer; of random pixels, their numbers.
     """
 
     stacks_BCHW: npt.NDArray[np.uint8]

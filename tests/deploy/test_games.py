@@ -15,13 +15,16 @@ from spikestill.common.errors import UserError
 from spikestill.common.legal import LegalActions
 from spikestill.common.provenance import Provenance, file_sha256
 from spikestill.configs.estimating import EstimateConfig
+from spikestill.configs.exporting import ExportConfig
 from spikestill.configs.hardware import hardware
 from spikestill.configs.mapping import MapConfig
+from spikestill.configs.pipeline import InspectConfig
 from spikestill.configs.verify import VerifyConfig
+from spikestill.core_page import core_rates
 from spikestill.dataset.reader import BufferReader
 from spikestill.dataset.recorder import record
 from spikestill.deploy import core_map as core_map_format
-from spikestill.deploy import estimate, mapping, verify
+from spikestill.deploy import estimate, export, mapping, verify
 from spikestill.deploy.frames import Frames
 from spikestill.deploy.ladder import torch_player
 from spikestill.deploy.rates import firing_rates
@@ -203,8 +206,33 @@ def test_a_buffer_given_twice_or_without_a_first_one_is_refused(
     twice = VerifyConfig(student=student, buffer=buffers["freeway"], also=(buffers["freeway"],), **FEW)
     with pytest.raises(UserError, match=r"also names .*buffer\.h5 a second time"):
         verify.run(twice, tmp_path)
-    for options in (VerifyConfig, MapConfig, EstimateConfig):
+    for options, given in (
+        (VerifyConfig, {}),
+        (MapConfig, {}),
+        (EstimateConfig, {}),
+        (ExportConfig, {"to": "c"}),
+        (InspectConfig, {"path": Path("core_map.h5")}),
+    ):
         with pytest.raises(
             UserError, match=r"also is b\.h5, and buffer is null\. Give the first .* --buffer"
         ):
-            options(also=(Path("b.h5"),))
+            options(also=(Path("b.h5"),), **given)
+
+
+def test_an_export_carries_frames_of_both_games(
+    buffers: dict[str, Path], student: Path, tmp_path: Path
+) -> None:
+    both = [buffers["freeway"], buffers["breakout"]]
+    export.run(ExportConfig(to="c", student=student, buffer=both[0], also=(both[1],), frames=6), tmp_path)
+    with drawn(both, 6) as frames:
+        assert frames.games() == told(3, 3)
+        assert (tmp_path / "c/frames.bin").read_bytes() == frames.stacks(0, 6).tobytes()
+
+
+def test_the_page_of_a_core_map_shows_rates_over_both_games(buffers: dict[str, Path], tmp_path: Path) -> None:
+    core_map, all_frames = mapping.map_net(joint(), hardware("truenorth")), 1000
+    paths = [buffers["freeway"], buffers["breakout"]]
+    one, other = (core_rates(core_map, tmp_path / "core_map.h5", [path], all_frames) for path in paths)
+    both = core_rates(core_map, tmp_path / "core_map.h5", paths, all_frames)
+    assert not np.array_equal(one, other)
+    np.testing.assert_allclose(both, (160 * one + 64 * other) / 224, atol=1e-12)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spikestill import sparsity_results
+from spikestill import core_results, sparsity_results
 from spikestill.charts import Bar, bar_chart, standalone
 from spikestill.common.atari import PAPER_GAMES
 from spikestill.result_cells import (
@@ -129,4 +129,5 @@ def pictures(zoo: Path, documents: Path) -> dict[str, str]:
     joint = cells(documents / "figure4.json")
     drawn |= {file_4(loss): figure_4(joint, several(zoo), made, loss) for loss in joint_losses(joint)}
     drawn |= sparsity_results.pictures(cells(documents / "penalty.json"), every_student(zoo))
+    drawn |= core_results.pictures(cells(documents / "prune.json"))
     return {name: f"{text}\n" for name, text in drawn.items()}

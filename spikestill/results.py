@@ -16,7 +16,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from spikestill import ablation_results, budgets, constraint_results, paper_figures, sparsity_results
+from spikestill import (
+    ablation_results,
+    budgets,
+    constraint_results,
+    core_results,
+    paper_figures,
+    sparsity_results,
+)
 from spikestill.common.atari import PAPER_GAMES
 from spikestill.common.atomic import write_text
 from spikestill.common.errors import UserError
@@ -34,7 +41,6 @@ from spikestill.result_cells import (
     by_net,
     cards,
     cells,
-    chosen,
     every_student,
     find,
     interval,
@@ -264,26 +270,6 @@ def figure_4(own: Sequence[Cell], joined: Sequence[Card], made: Mapping[str, Car
     ]
 
 
-def pruned(own: Sequence[Cell]) -> list[str]:
-    """Return score and cores of nets with branches taken out."""
-    rows = [
-        [cell["game"], str(chosen(cell).get("distill.architecture", "")),
-         str(chosen(cell).get("distill.prune", "")), number(cell.get("map.cores"), 0),
-         number(cell.get("evaluate.mean"), 2), interval(cell.get("evaluate.ci95"), 2), share(cell),
-         *budgets.columns(cell)]
-        for cell in own
-    ]  # fmt: skip
-    heads = ["game", "net", "eighths taken out", "cores", "score", "95 % interval", "% of teacher",
-             *budgets.COLUMNS]  # fmt: skip
-    return [
-        "## Fewer cores",
-        "",
-        "`spikestill sweep prune`. A chip has 4,096 cores.",
-        "",
-        *table(heads, rows or [[""] * len(heads)]),
-    ]
-
-
 def page(zoo: Path, documents: Path, measured: Path) -> str:
     """Return the whole page.
 
@@ -298,7 +284,7 @@ def page(zoo: Path, documents: Path, measured: Path) -> str:
         "table3": lambda own: table_3(own, made),
         "figure4": lambda own: figure_4(own, joined, made),
         "penalty": lambda own: sparsity_results.section(own, every_student(zoo)),
-        "prune": pruned,
+        "prune": core_results.section,
     }
     lines = ["# Results", "",
              "Drawn by `python -m spikestill.results` from the zoo's cards and the sweeps in `docs/results/`.",

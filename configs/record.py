@@ -53,6 +53,11 @@ class RecordConfig(Options):
                 f"epsilon is {self.epsilon}, its range is 0.0001..1 with epsilon_high",
                 "give --epsilon 1e-4 or more",
             )
+        if self.epsilon_high is not None and self.num_envs == 1:
+            raise UserError(
+                f"epsilon_high is {self.epsilon_high}, of the last of several streams, and num_envs is 1",
+                "give --num_envs 2 or more, or leave --epsilon_high out",
+            )
         given = [("teacher", self.teacher), *(("ensemble", path) for path in self.ensemble)]
         for option, path in given:
             if path is not None and Path(path).suffix != ".safetensors":

@@ -49,7 +49,7 @@ from spikestill.teacher.atari.environment import action_meanings
 # Blocks that may wait to be packed before the games wait for the disk.
 BLOCKS_IN_FLIGHT = 2
 # Options that may differ between a recording and its resumption. Teachers and student are compared by their hashes.
-FREE_OPTIONS = (*RecordConfig.WITHOUT_EFFECT, "ensemble", "frames", "compression")
+FREE_OPTIONS = (*RecordConfig.WITHOUT_EFFECT, "frames", "compression")
 
 
 # Gives the actions, int64 (B,), of uint8 stacks (B, 4, 84, 84).
@@ -178,6 +178,8 @@ class StreamGroup:
 class BackgroundWriter:
     """Packs and writes blocks in a thread, in order; an error comes out at the next call.
 
+    After a block that failed none is written: rows that follow a gap would be read as if they followed what was before.
+
     Args:
         writer: the buffer.
         flush_rows: rows between two commits.
@@ -187,7 +189,7 @@ class BackgroundWriter:
         self._writer, self._flush_rows = writer, flush_rows
         self._pool = ThreadPoolExecutor(1, "packing")
         self._waiting: deque[Future[None]] = deque()
-        self._committed = writer.rows
+        self._committed, self._broken = writer.rows, False
 
     def put(self, frames_NRP: npt.NDArray[np.uint8] | None, steps: Steps) -> None:
         """Hand over a block; wait while too many are on their way."""
@@ -196,17 +198,22 @@ class BackgroundWriter:
         self._waiting.append(self._pool.submit(self._write, frames_NRP, steps))
 
     def _write(self, frames_NRP: npt.NDArray[np.uint8] | None, steps: Steps) -> None:
+        if self._broken:
+            return
+        self._broken = True
         self._writer.write(frames_NRP, steps)
         if self._writer.rows - self._committed >= self._flush_rows:
             self._writer.commit()
             self._committed = self._writer.rows
+        self._broken = False
 
     def finish(self) -> None:
-        """Write what is on its way, commit, and end the thread."""
+        """Write what is on its way, commit, and end the thread; after a block that failed nothing is committed."""
         try:
             while self._waiting:
                 self._waiting.popleft().result()
-            self._writer.commit()
+            if not self._broken:
+                self._writer.commit()
         finally:
             self._pool.shutdown()
 
@@ -299,10 +306,9 @@ def _reopen(path: Path, config: RecordConfig, provenance: Provenance) -> BufferW
     with BufferFile(path) as recorded:
         recorded.check_frames()
     writer = BufferWriter.append(path, config.compression)
-    roles = {"teacher", "student", *writer.header.provenance.parents, *provenance.parents}
     try:
         saved, now = (
-            filled(record.config, plain(RecordConfig())) | {role: record.parents.get(role) for role in roles}
+            filled(record.config, plain(RecordConfig())) | _hashes(record.parents)
             for record in (writer.header.provenance, provenance)
         )
         check_same_options(saved, now, path, FREE_OPTIONS)
@@ -310,6 +316,12 @@ def _reopen(path: Path, config: RecordConfig, provenance: Provenance) -> BufferW
         writer.close()
         raise
     return writer
+
+
+def _hashes(parents: Mapping[str, str]) -> dict[str, Any]:
+    """Return the hashes of the files that play, by the option that gives them."""
+    further = [parents[role] for role in sorted(parents) if role.startswith("teacher") and role != "teacher"]
+    return {"teacher": parents.get("teacher"), "student": parents.get("student"), "ensemble": further}
 
 
 def _play(

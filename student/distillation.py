@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -514,13 +514,7 @@ class Distillation:
         tensors, counters, parents = read_checkpoint(
             path, SCHEMA, plain(self.config), plain(DistillConfig()) | BEFORE, FREE_OPTIONS, self.format.name
         )
-        buffers = [{role: value for role, value in each.items() if role.startswith("buffer")}
-                   for each in (parents, self.parents)]  # fmt: skip
-        if buffers[0] != buffers[1]:
-            raise UserError(
-                f"{path}: was trained on another buffer than {self.config.buffer}",
-                "give that buffer, or start again in another --run_dir",
-            )
+        self._check_buffers(path, parents)
         self.parents = parents
         self._load_network(tensors, path, BEGIN_ANEW)
         restore_optimizer(self.optimizer, tensors)
@@ -555,6 +549,23 @@ class Distillation:
         if counters.get("fitted") is not None:
             self.keep(Fitted(*counters["fitted"]))
         self.rng.bit_generator.state = counters["rng"]
+
+    def _check_buffers(self, path: Path, parents: Mapping[str, str]) -> None:
+        """Raise UserError unless the checkpoint's buffers are those of the options, in their order."""
+        roles = ["buffer", *(f"buffer{index + 2}" for index in range(len({*parents, *self.parents})))]
+        theirs, ours = ([each[role] for role in roles if role in each] for each in (parents, self.parents))
+        if len(theirs) != len(ours):
+            raise UserError(
+                f"{path}: was trained on {len(theirs)} buffers, now there are {len(ours)}",
+                "give the same --buffer and --also, or start again in another --run_dir",
+            )
+        given = [self.config.buffer, *self.config.also]
+        for index, (their, our) in enumerate(zip(theirs, ours, strict=True)):
+            if their != our:
+                raise UserError(
+                    f"{path}: was trained on another buffer than {given[index]}",
+                    f"give that buffer by --{'also' if index else 'buffer'}, or start again in another --run_dir",
+                )
 
     def keep(self, fitted: Fitted) -> None:
         """Follow a schedule that was fitted to the time there was, where the options still ask for the same."""

@@ -20,7 +20,9 @@ def kl(logits_BA: Tensor, q_BA: Tensor, temperature: float) -> Tensor:
     illegal = q_BA == -torch.inf
     if illegal.any():
         logits = torch.log_softmax(logits_BA.masked_fill(illegal, ILLEGAL), dim=1)
-        target = torch.log_softmax((q_BA / temperature).masked_fill(illegal, ILLEGAL), dim=1)
+        # The best action's is 0, which no temperature brings below ILLEGAL.
+        below_best_BA = q_BA - q_BA.amax(dim=1, keepdim=True)
+        target = torch.log_softmax((below_best_BA / temperature).masked_fill(illegal, ILLEGAL), dim=1)
         return (target.exp() * (target - logits)).masked_fill(illegal, 0.0).sum(dim=1).mean()
     return F.kl_div(
         torch.log_softmax(logits_BA, dim=1),

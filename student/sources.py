@@ -137,14 +137,15 @@ class BufferSource:
     def validation(self) -> Drawn:
         """See :meth:`Source.validation`."""
         lengths = np.array([len(reader) for reader in self._readers])
-        firsts = np.array(self._parts) if self.held_out else np.zeros_like(lengths)
-        starts = np.cumsum(lengths) - lengths
-        count = VALIDATION_FRAMES // len(lengths)
+        ends = np.cumsum(lengths)
+        firsts = ends - lengths + (np.array(self._parts) if self.held_out else 0)
+        # A buffer that is too short to hold a step out shows none.
+        shown = np.flatnonzero(firsts < ends)
+        count = VALIDATION_FRAMES // len(shown)
         chosen = [
-            np.unique(np.linspace(start + first, start + length - 1, count).astype(np.int64))
-            for start, first, length in zip(starts, firsts, lengths, strict=True)
+            np.unique(np.linspace(firsts[index], ends[index] - 1, count).astype(np.int64)) for index in shown
         ]
-        return self._gather(np.concatenate(chosen), np.cumsum(lengths))
+        return self._gather(np.concatenate(chosen), ends)
 
     def origin(self, q_value: float) -> str:
         """Return the first buffer that holds the Q-value."""

@@ -180,7 +180,7 @@ class TeacherStream:
         rows, self._batches = arrays["counters"].tolist()
         self._q[: len(arrays["q_values"])] = arrays["q_values"]
         self._log, self.rows = {}, rows - len(arrays["actions"])
-        if self.rows % SEGMENT_ROWS or not len(arrays["actions"]):
+        if self.rows % SEGMENT_ROWS or (rows and not len(arrays["actions"])):
             raise ValueError(f"the log of actions begins in row {self.rows}, no restart of the games")
         with Progress(f"playing {self.game} again", len(arrays["actions"]) * self._size, "frames") as bar:
             for action in arrays["actions"]:

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from spikestill.common.errors import UserError
+from spikestill.common.provenance import Provenance
 from spikestill.common.zoo import zoo_path
 from spikestill.configs.record import RecordConfig
-from spikestill.dataset.format import CHUNK_ROWS, BufferFile, game_returns
+from spikestill.dataset.format import CHUNK_ROWS, BufferFile, BufferWriter, Header, Steps, game_returns
 from spikestill.dataset.preferences import FIRST_ROWS
 from spikestill.dataset.reader import BufferReader
-from spikestill.dataset.recorder import record, run
+from spikestill.dataset.recorder import BackgroundWriter, record, run
 from spikestill.teacher.atari.environment import make_vector_env
 from tests.dataset.players import DivergingPlayer, FixedPlayer, LinearPlayer, WatchedPlayer, small_config
 
@@ -223,7 +224,7 @@ def test_option_out_of_range_is_named(option, value):
 def test_run_records_a_saved_teacher(tmp_path):
     import torch
 
-    from spikestill.common.provenance import Provenance, file_sha256
+    from spikestill.common.provenance import file_sha256
     from spikestill.teacher.atari import q_network
     from spikestill.teacher.checkpoint import save_teacher
     from spikestill.teacher.policy import load_teacher
@@ -244,7 +245,7 @@ def test_run_records_a_saved_teacher(tmp_path):
 def test_an_ensemble_writes_the_mean_of_its_teachers_and_resumes_with_the_same_alone(tmp_path):
     import torch
 
-    from spikestill.common.provenance import Provenance, file_sha256
+    from spikestill.common.provenance import file_sha256
     from spikestill.teacher.atari import q_network
     from spikestill.teacher.checkpoint import save_teacher
     from spikestill.teacher.policy import load_teacher
@@ -266,7 +267,7 @@ def test_an_ensemble_writes_the_mean_of_its_teachers_and_resumes_with_the_same_a
     moved = files[2].rename(tmp_path / "moved.safetensors")
     again = dataclasses.replace(config, frames=400, ensemble=(files[1], moved))
     assert run(again, tmp_path, resume=True).finished
-    with pytest.raises(UserError, match="was written with teacher3"):
+    with pytest.raises(UserError, match=r"was written with ensemble \[.*Resume with the same --ensemble"):
         run(dataclasses.replace(config, frames=600, ensemble=(files[1],)), tmp_path, resume=True)
     with pytest.raises(UserError, match=r"^ensemble is 'b\.h5', a teacher is"):
         small_config(40, ensemble=(Path("b.h5"),))
@@ -351,6 +352,32 @@ def test_every_stream_explores_at_its_own_rate(tmp_path):
     expected = np.array([0.01, 0.0464, 0.2154, 1.0]) * 3 / 4  # Breakout has four actions
     assert np.abs(random - expected).max() < 0.08
     assert (np.diff(random) > 0).all()
+
+
+def test_one_stream_cannot_explore_at_two_rates():
+    with pytest.raises(
+        UserError, match=r"^epsilon_high is 0\.4, .* num_envs is 1. Give --num_envs 2 or more"
+    ):
+        RecordConfig(epsilon_high=0.4, num_envs=1)
+
+
+def test_nothing_is_written_behind_a_block_that_failed(tmp_path):
+    header = Header("pong", ("NOOP", "UP"), 2, Provenance.of({}, 0))
+    steps = Steps.empty(3, header)
+    for column in steps.columns().values():
+        column[:] = 0
+    steps.start[0], steps.valid[:] = True, True
+    frames = np.zeros((2, 3, 84 * 84), np.uint8)
+    with BufferWriter.create(tmp_path / "buffer.h5", header) as writer:
+        background = BackgroundWriter(writer, flush_rows=1)
+        background.put(frames, steps)
+        background.put(frames[:, :, :-1], steps)  # a frame of another size
+        background.put(frames, steps)
+        with pytest.raises(ValueError, match="broadcast"):
+            background.put(frames, steps)
+        background.finish()
+    with BufferFile(tmp_path / "buffer.h5") as kept:
+        assert kept.rows == 3, "the first block, which was flushed"
 
 
 def test_exploration_below_the_range_is_refused():

@@ -186,6 +186,34 @@ def test_buffers_of_two_games_are_merged_and_shuffled(folder):
         assert set(np.isfinite(held.q_values).sum(axis=1).tolist()) == {3, 6}
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_buffer_too_short_to_hold_a_step_out_shows_none(folder, tmp_path, order):
+    options = RecordConfig(
+        environment=EnvironmentConfig(game="pong"), teacher=folder / "pong.safetensors", frames=8, num_envs=4
+    )
+    recorder.run(options, tmp_path)
+    with (
+        BufferReader(folder / "freeway" / "buffer.h5") as long,
+        BufferReader(tmp_path / "buffer.h5") as short,
+    ):
+        source = BufferSource([long, short][::order], 0.05)
+        assert source.held_out == 6, "5 % of 128 steps, and of 8 none"
+        held = source.validation()
+        last = np.arange(122, 128)
+        np.testing.assert_array_equal(held.stacks, long.stacks(last))
+        own = held.q_values[:, list(LEGAL[0].actions)]
+        np.testing.assert_array_equal(own, long.q_values(last))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1e-9])
+def test_the_divergence_of_several_games_is_each_games_own_at_any_temperature(temperature):
+    q = torch.tensor([[-20.0, -torch.inf, -19.0]])
+    logits = torch.tensor([[0.5, 9.0, 0.1]])
+    own = distillation_loss("kl", logits[:, ::2], q[:, ::2], temperature)
+    torch.testing.assert_close(distillation_loss("kl", logits, q, temperature), own)
+    assert own > 0.1
+
+
 @pytest.mark.parametrize("name", ["kl", "nll", "mse"])
 def test_losses_do_not_see_what_is_not_the_games(name):
     q = torch.tensor([[0.1, -torch.inf, 0.3], [0.2, 0.0, 0.1]])
@@ -310,3 +338,25 @@ def test_both_games_give_hints_each_by_its_own_teacher_and_resume_exactly(folder
     more = dataclasses.replace(config, also_teachers=(pong, pong))
     with pytest.raises(UserError, match="also_teachers has 2 files, and the buffers are of freeway, pong"):
         distill.run(more, tmp_path / "more")
+
+
+def test_a_training_that_is_resumed_with_other_buffers_names_the_one(folder, tmp_path):
+    freeway, pong = (folder / game / "buffer.h5" for game in GAMES)
+    config = DistillConfig(
+        buffer=freeway, also=(pong,), steps=1, batch_size=4, hint_weight=0.0, recalibration_batches=2
+    )
+    distill.run(config, tmp_path / "run")
+    more = dataclasses.replace(config, steps=2)
+    alone = dataclasses.replace(more, also=())
+    with pytest.raises(
+        UserError, match=r"trained on 2 buffers, now there are 1\. Give the same --buffer and"
+    ):
+        distill.run(alone, tmp_path / "run", resume=True)
+    options = RecordConfig(
+        environment=EnvironmentConfig(game="pong"), teacher=folder / "pong.safetensors", frames=64, num_envs=4
+    )
+    other = recorder.run(options, tmp_path / "other").artefact
+    with pytest.raises(
+        UserError, match=r"another buffer than .*other.buffer\.h5\. Give that buffer by --also"
+    ):
+        distill.run(dataclasses.replace(more, also=(other,)), tmp_path / "run", resume=True)

@@ -83,6 +83,18 @@ def test_a_restored_stream_goes_on_bit_for_bit():
         each.close()
 
 
+def test_a_stream_that_has_played_nothing_is_restored_too():
+    first, second = playing(period=40), playing(period=40)
+    second.set_state(first.state())
+    for each in (first, second):
+        each.advance()
+    drawn = [each.draw(np.random.default_rng(1), 16) for each in (first, second)]
+    np.testing.assert_array_equal(drawn[0].stacks, drawn[1].stacks)
+    np.testing.assert_array_equal(drawn[0].q_values, drawn[1].q_values)
+    for each in (first, second):
+        each.close()
+
+
 def test_q_values_that_are_not_finite_are_refused():
     made = TeacherStream(lambda stacks: np.full((len(stacks), 6), np.nan, np.float32), "pong", 6, ring=64, start=4,
                          period=4, envs=4, epsilon=0.0, seed=0)  # fmt: skip

@@ -100,7 +100,7 @@ class SweepRecipe:
             beside the cell without any.
         search: ``STAGE.OPTION`` to the range that it is drawn from.
         samples: draws in each cell of the grid; 1 where there is no ``search``.
-        seeds: seeds 0 .. ``seeds`` - 1 are tried in each cell.
+        seeds: seeds 0 .. ``seeds`` - 1 are tried in each cell; above 1 no training is given a ``seed`` besides.
         about: a sentence for the page.
     """
 
@@ -247,6 +247,14 @@ def _check(recipe: SweepRecipe) -> None:
             f"seeds {recipe.seeds}: none of {', '.join(recipe.stages)} is a training",
             f"give the grid {recipe.stages[-1]}.seed",
         )
+    given = [f"{stage}.{option}" for stage, own in recipe.options.items() for option in own]
+    given += [*recipe.grid, *recipe.search, *changed]
+    for name in [f"{stage}.{SEED}" for stage in SEEDED]:
+        if recipe.seeds > 1 and name in given:
+            raise UserError(
+                f"seeds is {recipe.seeds}, and {name} is given too: seeds would take its place",
+                f"leave {name} out, or give seeds 1",
+            )
     if recipe.samples > 1 and not recipe.search:
         raise UserError(f"samples {recipe.samples} without a search", "give search, or leave samples out")
 

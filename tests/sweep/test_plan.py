@@ -220,6 +220,19 @@ def test_every_game_of_a_student_of_several_has_its_own_student_of_each_net(name
         ("stages: [record]\ngame: pongo", "unknown environment 'pongo'"),
         ("stages: [record]\nseeds: 0", "its range is 1..10000"),
         ("stages: [record]\nseeds: 2", "is a training"),
+        (
+            "stages: [distill]\nseeds: 2\ngrid: {distill.seed: [5, 6]}",
+            r"seeds is 2, and distill\.seed is given too",
+        ),
+        (
+            "stages: [teach]\nseeds: 2\noptions: {teach: {seed: 5}}",
+            r"seeds is 2, and teach\.seed is given too",
+        ),
+        ("stages: [distill]\nseeds: 2\nablate: [distill.seed=5]", r"and distill\.seed is given too"),
+        (
+            "stages: [distill]\nseeds: 2\nsearch: {distill.seed: {low: 5, high: 9}}",
+            r"and distill\.seed is given too",
+        ),
         ("stages: [record]\nsamples: 2", "without a search"),
         ("stages: [record]\nablate: {record.frames: 5}", "a list of STAGE.OPTION=VALUE"),
         ("stages: [record]\nablate: [record.frames=5 twice]", "a list of STAGE.OPTION=VALUE"),
@@ -232,6 +245,17 @@ def test_every_game_of_a_student_of_several_has_its_own_student_of_each_net(name
 def test_a_recipe_that_asks_for_what_there_is_not_is_named(tmp_path, text, because):
     with pytest.raises(UserError, match=rf"(?s)recipe\.yaml: .*{because}"):
         recipe(tmp_path, text)
+
+
+def test_seeds_and_a_seed_that_the_command_gives_are_refused_together(tmp_path):
+    for change in ("distill.seed=5", "distill.seed=5|6"):
+        with pytest.raises(UserError, match=r"seeds is 2, and distill\.seed is given too") as told:
+            recipe(tmp_path, changes=(change, "seeds=2"))
+        assert told.value.remedy == "leave distill.seed out, or give seeds 1"
+    trials, _ = plan(recipe(tmp_path, RECIPE + "seeds: 2\n", ("distill.seed=5|6", "seeds=1")))
+    assert len({trial.runs["distill"][0].key for trial in trials}) == len(trials) == 2
+    # The seed of a stage that is no training is its own.
+    assert len(plan(recipe(tmp_path, changes=("evaluate.seed=5|6", "seeds=2")))[0]) == 4
 
 
 def test_an_option_that_a_stage_does_not_know_names_the_stage_and_the_nearest(tmp_path):

@@ -6,6 +6,7 @@ it reads: trials that agree so far share it, and so does a later sweep in the sa
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib.util
@@ -243,17 +244,13 @@ def _stage_run(
     further = {also for option, also in ALSO.get(stage, {}).items() if option in inputs}
     free = {*inputs, *further, *getattr(config, "WITHOUT_EFFECT", ()), *unused_newer(config)}
     files = {}
+    zoo = _zoo_files(stage, games, config)
     for field in dataclasses.fields(config):
         given = getattr(config, field.name)
         if field.name in free:
             continue
-        if (
-            given is None
-            and field.name == "teacher"
-            and field.name in INPUTS.get(stage, {})
-            and len(games) == 1
-        ):
-            given = _zoo_teacher(games[0])
+        if given is None:
+            given = zoo.get(field.name)
         paths = given if isinstance(given, tuple) else (given,)
         if given and all(isinstance(path, Path) and path.is_file() for path in paths):
             for path in paths:
@@ -286,6 +283,18 @@ def _missing_teachers(
     return tuple(
         game for game, path in zip(games, given, strict=False) if path is None and _zoo_teacher(game) is None
     )
+
+
+def _zoo_files(stage: str, games: tuple[str, ...], config: Any) -> dict[str, Path]:
+    """Return option to file of what a stage reads of the zoo where the option is None."""
+    teacher = _zoo_teacher(games[0]) if "teacher" in INPUTS.get(stage, {}) and len(games) == 1 else None
+    found = {} if teacher is None else {"teacher": teacher}
+    if stage == "evaluate":
+        from spikestill.runtime.evaluate import files_read
+
+        with contextlib.suppress(UserError):  # what the zoo has not, the stage run itself refuses
+            found |= files_read(config)
+    return found
 
 
 def _zoo_teacher(game: str) -> Path | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
 
 from spikestill import result_cells
+from spikestill.common import zoo
 from spikestill.common.errors import UserError
+from spikestill.common.zoo import ROOT
 from spikestill.configs import sweep
 from spikestill.configs.sweep import Range, SweepConfig, load_sweep
 from spikestill.sweep import table
@@ -55,6 +58,25 @@ def test_the_key_is_of_all_that_changes_the_result_and_nothing_else(tmp_path):
     }
     assert keys["distill.steps=100"] == keys["distill.checkpoint_minutes=7"]
     assert len(set(keys.values())) == 3
+
+
+def test_a_score_of_the_zoos_student_is_of_the_file_that_it_has_now(tmp_path, monkeypatch):
+    shutil.copytree(ROOT / "pong", tmp_path / "pong")
+    monkeypatch.setattr(zoo, "ROOT", tmp_path)
+
+    def keys(agent, *changes):
+        text = "stages: [evaluate]\ngame: pong\n"
+        given = (f"evaluate.agent={agent}", *changes)
+        return [run.key for run in plan(recipe(tmp_path, text, given))[1].values()]
+
+    ways = [("student",), ("cores",), ("cores", "evaluate.compare=false"), ("teacher",), ("random",)]
+    before = [keys(*way) for way in ways]
+    assert before == [keys(*way) for way in ways]
+    for published in ("student-1chip.safetensors", "core_map-1chip.h5"):
+        with open(tmp_path / "pong" / published, "ab") as file:
+            file.write(b"again")
+    changed = [own != now for own, now in zip(before, [keys(*way) for way in ways], strict=True)]
+    assert changed == [True, True, True, False, False]
 
 
 def test_changes_are_tried_one_at_a_time_beside_none(tmp_path):

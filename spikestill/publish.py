@@ -27,6 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from spikestill.common.artefacts import BUFFER
 from spikestill.common.atari import check_game
 from spikestill.common.atomic import atomic_path, write_text
 from spikestill.common.curve import lines as curve_lines
@@ -246,11 +247,25 @@ def published_student(sha256: str, folders: list[Path]) -> dict[str, Any] | None
     return None
 
 
-def buffers_of(source: Path, provenance: Provenance) -> list[Path]:
-    """Return the buffers that a student learnt from: first the one beside it, else the one that its options name."""
-    beside = source.parent / "buffer.h5"
-    first = beside if beside.is_file() else Path(str(provenance.config.get("buffer") or beside))
-    return [first, *map(Path, provenance.config.get("also") or ())]
+def buffers_of(source: Path, provenance: Provenance) -> list[Path | None]:
+    """Return the buffers that a student learnt from, None for one that is gone or has been recorded anew.
+
+    The first lies beside the student or where its options name it, the further ones where they name them. Each is the
+    one that it learnt from by its SHA-256.
+    """
+    beside = source.parent / BUFFER
+    named = Path(str(provenance.config.get("buffer") or beside))
+    places = [[beside, named], *([Path(also)] for also in provenance.config.get("also") or ())]
+    roles = ["buffer", *(f"buffer{number}" for number in range(2, len(places) + 1))]
+
+    def learnt_from(path: Path, role: str) -> bool:
+        wanted = provenance.parents.get(role)
+        return wanted is not None and path.is_file() and file_sha256(path) == wanted
+
+    return [
+        next((path for path in own if learnt_from(path, role)), None)
+        for own, role in zip(places, roles, strict=True)
+    ]
 
 
 def recorded_frames(
@@ -266,25 +281,24 @@ def recorded_frames(
     """
     from spikestill.dataset.reader import BufferReader
 
-    buffers = {
-        buffer.resolve() for source, provenance in trained for buffer in buffers_of(source, provenance)
-    }
+    buffers = [buffer for source, provenance in trained for buffer in buffers_of(source, provenance)]
+    there = {buffer.resolve() for buffer in buffers if buffer is not None}
     found = 0 if earlier is None else earlier.get("recorded_frames")
-    if found is None or not all(buffer.is_file() for buffer in buffers):
+    if found is None or None in buffers:
         return None
-    for buffer in buffers:
+    for buffer in there:
         with BufferReader(buffer) as reader:
             found += len(reader)
     return found
 
 
-def decision_costs(student: Path, core_map: Path, buffers: Sequence[Path]) -> dict[str, Any]:
+def decision_costs(student: Path, core_map: Path, buffers: Sequence[Path | None]) -> dict[str, Any]:
     """Return what a decision costs, estimated on frames of what the student learnt from, as far as it is there."""
     from spikestill.deploy.estimate import run
 
     with tempfile.TemporaryDirectory() as scratch:
         config = EstimateConfig(student=student, core_map=core_map)
-        if there := [buffer for buffer in buffers if buffer.is_file()]:
+        if there := [buffer for buffer in buffers if buffer is not None]:
             config = dataclasses.replace(config, buffer=there[0], also=tuple(there[1:]))
         summary = run(config, Path(scratch)).summary
     for name in ("loihi", "loihi2"):

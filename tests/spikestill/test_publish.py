@@ -166,46 +166,61 @@ def test_a_published_student_of_two_games_is_scored_in_both(tmp_path):
         publish.publish_student("pong", tmp_path / "run" / "student.safetensors", folder, 1, [])
 
 
+def record(folder, frames, seed=0):
+    """Return a recording of that many frames, and how many of them are kept."""
+    config = RecordConfig(environment=EnvironmentConfig(game="freeway"), frames=frames, num_envs=4, seed=seed)
+    path = recorder.run(config, folder).artefact
+    with BufferReader(path) as reader:
+        return path, len(reader)
+
+
+def learnt_from(*buffers):
+    """Return the provenance of a student that learnt from these."""
+    parents = {f"buffer{number if number > 1 else ''}": path for number, path in enumerate(buffers, 1)}
+    return Provenance.of({"buffer": str(buffers[0]), "also": [str(path) for path in buffers[1:]]}, 0, parents)
+
+
 def test_what_a_decision_costs_is_estimated_on_the_buffers_that_the_student_learnt_from(tmp_path):
     """On random frames more neurons fire than on a game's."""
-    named, source = tmp_path / "first" / "buffer.h5", tmp_path / "second" / "student.safetensors"
-    other = tmp_path / "other.h5"
-    provenance = Provenance.of({"buffer": str(named), "also": [str(other)]}, 0)
+    (named, _), (other, _) = record(tmp_path / "first", 64), record(tmp_path / "other", 64, seed=1)
+    provenance = learnt_from(named, other)
+    source = tmp_path / "second" / "student.safetensors"
+    beside, _ = record(source.parent, 64, seed=2)
     assert publish.buffers_of(source, provenance) == [named, other]
-    source.parent.mkdir()
-    (source.parent / "buffer.h5").touch()
-    assert publish.buffers_of(source, provenance) == [source.parent / "buffer.h5", other]
-    assert publish.buffers_of(tmp_path / "student.safetensors", Provenance.of({}, 0)) == [
-        tmp_path / "buffer.h5"
-    ]
+    shutil.copy(named, beside)
+    assert publish.buffers_of(source, provenance) == [beside, other]
+    assert publish.buffers_of(tmp_path / "student.safetensors", Provenance.of({}, 0)) == [None]
+
+
+def test_a_recording_made_after_a_student_in_its_folder_is_not_told_as_its_own(tmp_path):
+    path, frames = record(tmp_path / "run", 64)
+    source = path.with_name("student.safetensors")
+    provenance = learnt_from(path)
+    assert publish.recorded_frames([(source, provenance)], None) == frames
+    for each in path.parent.iterdir():
+        each.unlink()
+    record(path.parent, 128)
+    assert publish.buffers_of(source, provenance) == [None]
+    assert publish.recorded_frames([(source, provenance)], None) is None
 
 
 def test_the_frames_of_all_recordings_are_counted_where_they_are_still_there(tmp_path):
-    for name, frames in (("first", 64), ("second", 128)):
-        recorder.run(
-            RecordConfig(environment=EnvironmentConfig(game="freeway"), frames=frames, num_envs=4),
-            tmp_path / name,
-        )
-    buffers = [str(tmp_path / name / "buffer.h5") for name in ("first", "second")]
-    lengths = []
-    for buffer in buffers:
-        with BufferReader(buffer) as reader:
-            lengths.append(len(reader))
+    (first, _), (second, _) = found = [record(tmp_path / "first", 64), record(tmp_path / "second", 128)]
+    lengths = [length for _, length in found]
 
-    def training(name, buffer, *also):
-        return tmp_path / name / "student.safetensors", Provenance.of(
-            {"buffer": buffer, "also": list(also)}, 0
-        )
+    def training(name, *buffers):
+        return tmp_path / name / "student.safetensors", learnt_from(*buffers)
 
-    alone, own_play = training("a", buffers[0]), training("b", buffers[1])
+    alone, own_play = training("a", first), training("b", second)
     assert min(lengths) > 0
     assert publish.recorded_frames([alone], None) == lengths[0]
-    assert publish.recorded_frames([training("b", *buffers)], None) == sum(lengths)
+    assert publish.recorded_frames([training("b", first, second)], None) == sum(lengths)
     assert publish.recorded_frames([alone, own_play], None) == sum(lengths), "each learnt from its own"
-    assert publish.recorded_frames([alone, training("b", *buffers)], None) == sum(lengths), "one of both"
+    assert publish.recorded_frames([alone, training("b", first, second)], None) == sum(lengths), "one of both"
     assert publish.recorded_frames([alone], {"recorded_frames": 1000}) == 1000 + lengths[0]
     assert publish.recorded_frames([alone], {}) is None
-    assert publish.recorded_frames([alone, training("b", "/nowhere/buffer.h5")], None) is None
+    second.unlink()
+    assert publish.recorded_frames([alone, own_play], None) is None
 
 
 def test_the_trainings_between_a_student_and_the_published_one_that_they_went_on_from_are_known(tmp_path):

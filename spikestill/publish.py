@@ -30,7 +30,7 @@ from typing import Any
 from spikestill.common.artefacts import BUFFER
 from spikestill.common.atari import check_game
 from spikestill.common.atomic import atomic_path, write_text
-from spikestill.common.curve import lines as curve_lines
+from spikestill.common.curve import records
 from spikestill.common.environment import check_environment
 from spikestill.common.errors import UserError
 from spikestill.common.provenance import Provenance, file_sha256, processor
@@ -57,14 +57,14 @@ def curve(
 ) -> tuple[list[dict[str, Any]], float]:
     """Return at most CURVE_POINTS lines of a learning curve, ``keys`` alone, and the seconds it took.
 
-    With ``only`` the lines that have these values.
+    With ``only`` the lines that have these values. Half a last line, of a training that was killed, is left out.
 
     Where ``seconds`` start again, as they did at every resume before 2026-11-22, the runs' lengths are added.
 
     Raises:
         UserError: it is not there, or empty.
     """
-    lines = [json.loads(line) for line in curve_lines(path)] if path.is_file() else []
+    lines = records(path) if path.is_file() else []
     wanted = dict(only or {}).items()
     lines = [line for line in lines if all(line.get(key) == value for key, value in wanted)]
     if not lines:

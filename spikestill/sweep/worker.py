@@ -116,11 +116,16 @@ def read_outcome(path: Path) -> dict[str, Any]:
 
 
 def attempts(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of a stage run's attempts: when each began and ended, where, and how."""
+    """Return the lines of a stage run's attempts: when each began and ended, where, and how.
+
+    What a lost node left of a line, and the line that was added to it, are left out.
+    """
     path = folder / ATTEMPTS
-    if not path.is_file():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+        with contextlib.suppress(json.JSONDecodeError):
+            found.append(json.loads(line))
+    return found
 
 
 def _note(folder: Path, what: str, node: str, seconds: float | None = None) -> None:

@@ -58,6 +58,18 @@ def test_curve_adds_the_lengths_of_resumed_runs(tmp_path):
     assert seconds == 6.0
 
 
+@pytest.mark.parametrize("half", ["{", '{"step": 256, "fra', '{"step": 256, "seconds": 1'])
+def test_a_curve_with_half_a_last_line_is_told_without_it(tmp_path, half):
+    path = write_teacher(tmp_path / "run", 0).with_name("teach.jsonl")
+    whole = publish.curve(path, ("step",))
+    with open(path, "a") as file:
+        file.write(half)
+    assert publish.curve(path, ("step",)) == whole
+    path.write_text(half)
+    with pytest.raises(UserError, match="missing or empty"):
+        publish.curve(path, ("step",))
+
+
 @pytest.mark.parametrize("count", [1, 59, 60, 61, 119, 120, 121, 400])
 def test_a_thinned_curve_keeps_its_last_point(tmp_path, count):
     lines = [{"step": step, "seconds": float(step)} for step in range(count)]

@@ -337,6 +337,18 @@ def test_a_stage_run_whose_process_was_ended_by_others_is_lost_and_not_failed(tm
     assert [line["what"] for line in attempts(tmp_path / "run")] == ["begins", "lost"]
 
 
+@pytest.mark.parametrize("half", [b'{"what": "beg', b'{"what": "lost", "seconds": 3', b"\0\0\xff"])
+def test_a_stage_run_goes_on_after_half_a_line_of_a_lost_attempt(tmp_path, half):
+    (tmp_path / "token").write_text("token")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "attempts.jsonl").write_bytes(b'{"what": "begins"}\n' + half)
+    words = ("evaluate", "freeway", "--agent", "random", "--compare", "false", "--episodes", "1", "--json")
+    found = run_stage(Job(str(tmp_path), "token", str(folder), (*words, "--run_dir", str(folder)), 1))
+    assert found["state"] == "finished"
+    assert [line["what"] for line in attempts(folder)] == ["begins", "finished"]
+
+
 def test_a_node_that_sees_another_folder_and_an_outcome_that_is_none_are_named(tmp_path):
     job = Job(str(tmp_path), "token", str(tmp_path / "run"), ("evaluate",), 1)
     assert "does not see" in run_stage(job)["error"]

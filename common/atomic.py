@@ -6,11 +6,13 @@ import contextlib
 import errno
 import fcntl
 import glob
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from spikestill.common.errors import UserError
+from spikestill.common.file_lock import take_lock
 
 
 def no_space(path: Path, error: OSError) -> UserError:
@@ -84,14 +86,14 @@ def _locked(temporary: Path) -> Iterator[None]:
     """
     while True:
         with open(temporary, "wb") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
+            take_lock(held.fileno(), "exclusive", math.inf)
             if temporary.exists() and os.path.samestat(os.fstat(held.fileno()), temporary.stat()):
                 yield
                 return
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove the temporary files of ``path`` that nobody writes any more."""
+    """Remove the temporary files of ``path`` that nobody writes any more: none where the file system has no locks."""
     for found in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         with contextlib.suppress(OSError), open(found, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,7 +7,6 @@ under way goes on from its checkpoint.
 
 from __future__ import annotations
 
-import fcntl
 import secrets
 import sys
 import time
@@ -19,6 +18,7 @@ from spikestill.common.artefacts import SWEEP
 from spikestill.common.atomic import write_text
 from spikestill.common.document import write_document
 from spikestill.common.errors import UserError
+from spikestill.common.file_lock import take_lock
 from spikestill.common.progress import Progress
 from spikestill.common.provenance import Provenance
 from spikestill.common.stage import StageResult, stop_on_signal
@@ -67,7 +67,7 @@ def run(config: SweepConfig, run_dir: Path, *, resume: bool = False) -> StageRes
     root.mkdir(parents=True, exist_ok=True)
     with open(root / "lock", "a", encoding="utf-8") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take_lock(lock.fileno(), "exclusive")
         except BlockingIOError as error:
             raise UserError(
                 f"{root}: another sweep runs in it", "wait for it, or give another --run_dir"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import itertools
 import json
@@ -25,6 +24,7 @@ from typing import Any
 
 from spikestill.common.atomic import write_text
 from spikestill.common.errors import UserError
+from spikestill.common.file_lock import take_lock
 from spikestill.common.json_file import read_object
 from spikestill.common.stage import ONCE
 from spikestill.sweep.child import PERIOD_S, STOP_S
@@ -136,7 +136,7 @@ def _note(folder: Path, what: str, node: str, seconds: float | None = None) -> N
 
 def _locked(file: Any) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        take_lock(file.fileno(), "exclusive")
     except BlockingIOError:
         return False
     return True

@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import os
 import subprocess
@@ -64,6 +65,20 @@ def test_a_file_that_another_writer_removed_before_it_was_locked_is_made_again(t
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         temporary.write_text("whole")
     assert path.read_text() == "whole"
+
+
+def test_a_file_system_without_locks_is_written_to_and_nothing_there_is_taken_for_abandoned(
+    tmp_path, monkeypatch
+):
+    def refused(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    another = tmp_path / ".a.1.tmp"
+    another.touch()
+    write_text(tmp_path / "a", "new")
+    assert (tmp_path / "a").read_text() == "new"
+    assert another.exists()
 
 
 def test_what_a_killed_writer_left_is_removed_and_what_another_writes_is_not(tmp_path):

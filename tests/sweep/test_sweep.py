@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -136,6 +137,23 @@ def test_a_folder_that_another_sweep_uses_and_more_cores_than_there_are_are_refu
     error = capsys.readouterr().err
     assert "--cores 900: the largest of 1 nodes has" in error
     assert "Give --cores" in error
+
+
+def test_a_sweep_runs_on_a_file_system_without_locks(tmp_path, monkeypatch, capsys):
+    def refused(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    # A game whose teacher the zoo has not: nothing runs, and the table is written.
+    (tmp_path / "recipe.yaml").write_text("stages: [record]\ngame: zaxxon\n")
+    assert main(command(tmp_path)[3:]) == 1
+    assert "the zoo has no teacher of zaxxon" in capsys.readouterr().err
+    assert (tmp_path / "run" / "sweep.json").is_file()
+    (tmp_path / "token").write_text("token")
+    folder = tmp_path / "stage"
+    words = ("evaluate", "freeway", "--agent", "random", "--compare", "false", "--episodes", "1", "--json")
+    found = run_stage(Job(str(tmp_path), "token", str(folder), (*words, "--run_dir", str(folder)), 1))
+    assert (found["state"], (folder / "done.json").is_file()) == ("finished", True)
 
 
 def test_an_address_that_does_not_answer_is_named(tmp_path, capsys):

@@ -7,6 +7,7 @@ under way goes on from its checkpoint.
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import sys
 import time
@@ -274,11 +275,23 @@ class Sweep:
         }
         folder = self.folder(run)
         (folder / STOP).unlink(missing_ok=True)
-        write_text(folder / OPTIONS, to_yaml(resolved(run.stage, run.options, files)))
+        write_text(folder / OPTIONS, to_yaml(with_absolute_files(resolved(run.stage, run.options, files))))
         words = [run.stage, "--config", str(folder / OPTIONS), "--run_dir", str(folder), "--json"]
         if VERBS[run.stage].resumable:
             words.append("--resume")
         return Job(str(self.root), token, str(folder), tuple(words), self.config.cores)
+
+
+def with_absolute_files(config: Any) -> Any:
+    """Return a stage's config with absolute paths of the files that are here: a node has another working folder."""
+
+    def absolute(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(absolute, value))
+        return value.absolute() if isinstance(value, Path) and value.is_file() else value
+
+    found = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return dataclasses.replace(config, **{name: absolute(value) for name, value in found.items()})
 
 
 def _say(text: str) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ pytest.importorskip("ray", reason="needs Ray: pip install 'spikestill[sweep]'")
 
 from spikestill.cli import main
 from spikestill.common.errors import BackendError, UserError
+from spikestill.common.zoo import ROOT
 from spikestill.configs.sweep import SweepConfig, load_sweep
 from spikestill.sweep.cluster import joined
 from spikestill.sweep.plan import needs, plan
@@ -188,6 +190,27 @@ def test_auto_joins_the_cluster_that_was_started_here(tmp_path, ray_folder):
         assert process.returncode == 0, (tmp_path / "sweep.log").read_text()
         assert json.loads(output.splitlines()[-1])["done"] == 2
         assert cluster.head_node.remaining_processes_alive()
+    finally:
+        cluster.shutdown()
+
+
+def test_a_file_that_is_named_from_the_sweeps_folder_is_found_by_a_cluster_of_another(tmp_path, monkeypatch):
+    from ray.cluster_utils import Cluster
+
+    (tmp_path / "recipe.yaml").write_text(
+        "stages: [record]\ngame: pong\noptions: {record: {frames: 64, num_envs: 4}}\n"
+    )
+    shutil.copy(ROOT / "pong" / "teacher.safetensors", tmp_path / "mine.safetensors")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        monkeypatch.chdir(tmp_path)
+        words = ("--address", cluster.address, "--set", "record.teacher=mine.safetensors")
+        with sweeping(tmp_path, *words) as process:
+            output, _ = process.communicate(timeout=100)
+        assert process.returncode == 0, (tmp_path / "sweep.log").read_text()
+        assert json.loads(output.splitlines()[-1])["done"] == 1
     finally:
         cluster.shutdown()
 

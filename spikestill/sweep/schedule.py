@@ -91,8 +91,8 @@ def run(config: SweepConfig, run_dir: Path, *, resume: bool = False) -> StageRes
             except HeadGoneError as error:
                 gone = error
         provenance = Provenance.of(config, 0)
-        rows = table.rows(recipe, trials, found.outcomes, root)
-        cells = table.cells(recipe, rows)
+        rows = table.rows(trials, found.outcomes, root)
+        cells = table.cells(rows)
         summary = {
             "trials": len(trials),
             "stage_runs": len(runs),

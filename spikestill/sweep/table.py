@@ -40,9 +40,7 @@ RESAMPLES = 4_000
 Row = dict[str, Any]
 
 
-def rows(
-    recipe: SweepRecipe, trials: Sequence[Trial], outcomes: Mapping[str, Mapping[str, Any]], root: Path
-) -> list[Row]:
+def rows(trials: Sequence[Trial], outcomes: Mapping[str, Mapping[str, Any]], root: Path) -> list[Row]:
     """Return a row for each game of each trial: ``values``, ``game``, ``state``, ``figures``, ``returns``, ``runs``."""
     found = []
     for trial in trials:
@@ -85,7 +83,7 @@ def _told(run: StageRun, outcome: Mapping[str, Any] | None, root: Path) -> dict[
     }
 
 
-def cells(recipe: SweepRecipe, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def cells(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return one entry for each choice but the seed, and each game: every measure's mean with its 95 % interval.
 
     With one seed the interval is that of the games (``evaluate``'s); with several, seeds are drawn with replacement,

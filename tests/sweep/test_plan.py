@@ -126,8 +126,7 @@ def test_a_distillation_that_streams_plays_the_trials_game_and_reads_no_buffer(t
         plan(recipe(tmp_path, "stages: [distill]\ngame: pong+freeway\noptions: {distill: {stream: true}}"))
 
 
-def test_a_cells_share_of_its_teacher_is_of_each_seeds_own_teacher(tmp_path):
-    found = recipe(tmp_path, changes=("seeds=2",))
+def test_a_cells_share_of_its_teacher_is_of_each_seeds_own_teacher():
     rows = [
         {
             "values": {"seed": seed}, "game": "pong", "state": "finished", "runs": [], "teacher": teacher,
@@ -136,7 +135,7 @@ def test_a_cells_share_of_its_teacher_is_of_each_seeds_own_teacher(tmp_path):
         }
         for seed, teacher in enumerate((10.0, 20.0))
     ]  # fmt: skip
-    (cell,) = table.cells(found, rows)
+    (cell,) = table.cells(rows)
     assert (cell["seeds"], cell["done"], cell["evaluate.percent_of_teacher"]) == (2, 2, 90.0)
     low, high = cell["evaluate.percent_of_teacher_ci95"]
     assert 80 <= low < 90 < high <= 100
@@ -159,7 +158,7 @@ def test_a_teacher_is_charted_by_its_score_and_its_trainings_are_averaged(tmp_pa
     ]  # fmt: skip
     found = recipe(tmp_path, changes=("seeds=2",))
     diverged = rows[0] | {"values": {"teach.precision": "fp16"}, "state": "failed", "figures": {}}
-    cell, failed = table.cells(found, [*rows, diverged])
+    cell, failed = table.cells([*rows, diverged])
     assert (failed["done"], failed["failed"], "failed" in cell) == (0, 1, False)
     assert cell["teach.mean_return"] == 4.5
     assert "evaluate.percent_of_teacher_ci95" not in cell
@@ -170,8 +169,7 @@ def test_a_teacher_is_charted_by_its_score_and_its_trainings_are_averaged(tmp_pa
     assert "u0027" not in page
 
 
-def test_a_cell_of_several_seeds_has_their_cores_and_spikes_and_counts_what_they_share_once(tmp_path):
-    found = recipe(tmp_path, changes=("seeds=2",))
+def test_a_cell_of_several_seeds_has_their_cores_and_spikes_and_counts_what_they_share_once():
     shared = {"name": "record-pong", "seconds": 3600.0}
     rows = [
         {
@@ -184,7 +182,7 @@ def test_a_cell_of_several_seeds_has_their_cores_and_spikes_and_counts_what_they
         }
         for seed in range(2)
     ]  # fmt: skip
-    (cell,) = table.cells(found, rows)
+    (cell,) = table.cells(rows)
     assert (cell["hours"], cell["map.cores"], cell["map.chips"]) == (2.0, 1885.5, 1)
     assert cell["estimate.operations.activation_sparsity"] == 0.625
     assert "distill.steps" not in cell

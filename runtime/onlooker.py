@@ -69,7 +69,7 @@ class Onlooker:
     ) -> None:
         self.dropped = 0
         self.report: dict[str, Any] = {}
-        self._module, self._said = module, b""
+        self._name, self._said = module.rpartition(".")[2], b""
         # Room for the actions and scores of another game or agent that may come on.
         sizes = len(scene.actors), words, max(18, len(scene.actions))
         dtype = frame_dtype(*sizes, screen_shape)
@@ -141,8 +141,10 @@ class Onlooker:
             wait: wait until there is room, in a game that no clock drives; else a frame without room is dropped.
 
         Raises:
-            UserError: the onlooker failed, for example because the disk is full.
+            UserError: the onlooker failed, for example because the disk is full, or its process ended.
         """
+        if self._writer is None:
+            return False
         slot = self._ring.next_slot()
         while wait and slot is None and self._process.poll() is None:
             time.sleep(ROOM_S)
@@ -155,8 +157,11 @@ class Onlooker:
             fill(part, session, tick)
         try:
             self._ring.publish()
-        except BrokenPipeError:
+        except BrokenPipeError as error:
             self.close()
+            raise UserError(
+                f"the {self._name} process ended before the game", "begin the play anew to have it back"
+            ) from error
         return True
 
     def halt(self) -> bool:
@@ -194,8 +199,7 @@ class Onlooker:
         try:
             self.report = json.loads((self._said + output).removeprefix(READY))
         except ValueError:
-            name = self._module.rpartition(".")[2]
-            self.report = {"error": f"the {name} process ended with status {self._process.returncode}"}
+            self.report = {"error": f"the {self._name} process ended with status {self._process.returncode}"}
         if "error" in self.report:
             raise UserError(self.report["error"], self.report.get("remedy"))
 

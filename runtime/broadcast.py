@@ -75,19 +75,21 @@ class Broadcast:
         self._show(self.scene)
 
     def read(self) -> None:
-        """Take in every frame, until there are no more; in a thread of its own."""
-        for frame in self._seat.ring.frames():
-            if frame["scene"] != self._scene_number:
-                self._scene_number = int(frame["scene"])
-                self._stop_recording()
-                self._show(self._seat.scene(self._scene_number))
-            self._record(frame)
-            self.frame, self.number = self._message(frame), self.number + 1
+        """Take in every frame, in a thread of its own, and tell viewers of the end, whatever it comes from."""
+        try:
+            for frame in self._seat.ring.frames():
+                if frame["scene"] != self._scene_number:
+                    self._scene_number = int(frame["scene"])
+                    self._stop_recording()
+                    self._show(self._seat.scene(self._scene_number))
+                self._record(frame)
+                self.frame, self.number = self._message(frame), self.number + 1
+                self._wake()
+            self._stop_recording()
+        finally:
+            self.ended = True
+            self.number += 1
             self._wake()
-        self._stop_recording()
-        self.ended = True
-        self.number += 1
-        self._wake()
 
     def _wake(self) -> None:
         self.loop.call_soon_threadsafe(self.changed.set)

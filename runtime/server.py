@@ -16,7 +16,6 @@ import dataclasses
 import json
 import socket
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ from spikestill.runtime.admission import allowed, listen
 from spikestill.runtime.broadcast import MOST_BYTES, Broadcast
 from spikestill.runtime.clock import step_back
 from spikestill.runtime.onlooker import Seat
+from spikestill.runtime.worker import in_background
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -211,7 +211,11 @@ class Site:
 
 
 async def serve(seat: Seat, sock: socket.socket, host: str, token: str, commands: int) -> None:
-    """Serve until the frames end."""
+    """Serve until the frames end.
+
+    Raises:
+        UserError: the frames could not be shown.
+    """
     import uvicorn
 
     broadcast = Broadcast(seat, commands)
@@ -221,12 +225,11 @@ async def serve(seat: Seat, sock: socket.socket, host: str, token: str, commands
         lifespan="off", ws_per_message_deflate=False, timeout_graceful_shutdown=1, server_header=False,
     )  # fmt: skip
     server = uvicorn.Server(config)
-    reader = threading.Thread(target=broadcast.read, name="frames", daemon=True)
     waking = asyncio.create_task(site.wake_viewers())
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     while not server.started and not serving.done():
         await asyncio.sleep(0.01)
-    reader.start()
+    reading = in_background(broadcast.read)
     address = sock.getsockname()
     shown = f"[{address[0]}]" if ":" in address[0] else address[0]
     page = f"http://{shown}:{address[1]}/{f'?token={token}' if token else ''}"
@@ -234,12 +237,14 @@ async def serve(seat: Seat, sock: socket.socket, host: str, token: str, commands
     with contextlib.suppress(OSError):
         print(f"live page: {page}", file=sys.stderr, flush=True)
     seat.ready()
-    while reader.is_alive() and not serving.done():
+    while not (reading.done() or serving.done()):
         await asyncio.sleep(0.1)
     await site.all_told(FAREWELL_S)
     server.should_exit = True
     await serving
     waking.cancel()
+    if reading.done() and (error := reading.exception()) is not None:
+        raise UserError(f"the frames could not be shown: {type(error).__name__}: {error}") from error
 
 
 def main() -> None:

@@ -152,5 +152,5 @@ def in_background(make: Callable[[], Made]) -> Future[Made]:
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=work, name="opening an agent", daemon=True).start()
+    threading.Thread(target=work, name="background", daemon=True).start()
     return future

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +21,7 @@ from spikestill.runtime.onlooker import Onlooker
 from spikestill.runtime.session import Session, Tick
 from spikestill.runtime.telemetry import Telemetry
 
+client = pytest.importorskip("websockets.sync.client")
 LEAVING = """
 from spikestill.runtime.onlooker import Seat
 def main():
@@ -53,3 +57,44 @@ def test_a_process_that_ends_early_is_told_once_and_gets_no_more(
         shown.offer([session], [TICK])
     assert not shown.offer([session], [TICK])
     shown.close()
+
+
+@pytest.fixture
+def served(session: Session, capfd: pytest.CaptureFixture[str]) -> Iterator[tuple[Onlooker, str]]:
+    """Yield the live page's process and the address where viewers connect."""
+    pytest.importorskip("starlette")
+    pytest.importorskip("uvicorn")
+    options = {"host": "127.0.0.1", "port": 0, "token": ""}
+    page = Onlooker(
+        "spikestill.runtime.server", options, scene_of([session]), 0, session.game.screen_shape, heard=True
+    )
+    found = re.search(r"live page: http://(\S+)", capfd.readouterr().err)
+    assert found
+    yield page, f"ws://{found[1]}ws"
+    with contextlib.suppress(UserError):
+        page.close()
+
+
+def told(viewer: Any, kind: str, **wanted: Any) -> dict[str, Any]:
+    """Return the next text message of a kind that has these values."""
+    for message in viewer:
+        if isinstance(message, str):
+            found = json.loads(message)
+            if found["type"] == kind and all(found.get(key) == value for key, value in wanted.items()):
+                return dict(found)
+    raise AssertionError(f"no {kind} with {wanted}")
+
+
+def test_viewers_and_the_game_are_told_that_frames_cannot_be_shown(
+    served: tuple[Onlooker, str], session: Session
+) -> None:
+    page, address = served
+    with client.connect(address, max_size=2**24) as viewer:
+        told(viewer, "scene")
+        page.show(scene_of([session], notice="another one"))
+        (page._folder / "1.npz").unlink()
+        assert page.offer([session], [TICK])
+        told(viewer, "end")
+    page._process.wait()
+    with pytest.raises(UserError, match=r"the frames could not be shown: FileNotFoundError: .*1\.npz"):
+        page.offer([session], [TICK])

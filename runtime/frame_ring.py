@@ -106,9 +106,19 @@ class FrameRing:
         self._slots = np.frombuffer(self._map, dtype, count=self._size, offset=HEADER)
         self._count = 0
 
+    @property
+    def written(self) -> int:
+        """Return how many frames were handed over, the writer's side."""
+        return self._count
+
+    @property
+    def read(self) -> int:
+        """Return how many frames the reader is done with."""
+        return int(self._read[0])
+
     def next_slot(self) -> np.void | None:
         """Return the slot to fill, None while the ring is full."""
-        if self._count - int(self._read[0]) >= self._size:
+        if self._count - self.read >= self._size:
             return None
         return self._slots[self._count % self._size]
 

@@ -75,8 +75,10 @@ class Onlooker:
         dtype = frame_dtype(*sizes, screen_shape)
         memory = shared_file(ring_bytes(dtype))
         self._folder = Path(tempfile.mkdtemp(prefix="spikestill-scenes-"))
-        self._scene = -1
-        self.show(scene)
+        self._scene = 0
+        self._past: list[tuple[int, int]] = []
+        """Scenes before, with how many frames had been handed over at the end of each."""
+        scene.save(self._folder, 0)
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         passed = [memory, reader]
@@ -116,8 +118,12 @@ class Onlooker:
     def show(self, scene: Scene) -> None:
         """Let the frames from now on belong to ``scene``."""
         scene.save(self._folder, self._scene + 1)
-        (self._folder / f"{self._scene}.npz").unlink(missing_ok=True) if self._scene > 2 else None
+        self._past.append((self._scene, self._ring.written))
         self._scene += 1
+        # A frame that is still to be read needs its scene.
+        while self._past and self._past[0][1] <= self._ring.read:
+            number, _ = self._past.pop(0)
+            (self._folder / f"{number}.npz").unlink(missing_ok=True)
 
     def commands(self) -> list[dict[str, Any]]:
         """Return the commands that came since the last call, without waiting."""

@@ -1,10 +1,11 @@
-"""A process that looks on: what it costs where it ends early."""
+"""A process that looks on: what it costs where it ends early, and scenes that are there as long as their frames."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,3 +99,22 @@ def test_viewers_and_the_game_are_told_that_frames_cannot_be_shown(
     page._process.wait()
     with pytest.raises(UserError, match=r"the frames could not be shown: FileNotFoundError: .*1\.npz"):
         page.offer([session], [TICK])
+
+
+def test_a_scene_is_kept_until_its_frames_are_read_and_no_longer(
+    served: tuple[Onlooker, str], session: Session
+) -> None:
+    page, address = served
+    with client.connect(address, max_size=2**24) as viewer:
+        assert page.halt()
+        for number in range(8):
+            page.show(scene_of([session], notice=f"scene {number}"))
+            assert page.offer([session], [TICK])
+        page.go_on()
+        told(viewer, "scene", notice="scene 7")
+        deadline = time.monotonic() + 20
+        while page._ring.read < page._ring.written and time.monotonic() < deadline:
+            time.sleep(0.01)
+    page.show(scene_of([session]))
+    assert sorted(path.name for path in page._folder.glob("*.npz")) == ["9.npz"]
+    page.close()

@@ -230,8 +230,8 @@ class Broadcast:
         self.controls["recording"] = None
         self._tell()
 
-    def command(self, text: str) -> None:
-        """Pass a viewer's command on to the loop.
+    def command(self, text: str) -> dict[str, Any]:
+        """Pass a viewer's command on to the loop, and return it; {} where it is about a recording, which is made here.
 
         Raises:
             UserError: it is none; it is not passed on.
@@ -244,14 +244,17 @@ class Broadcast:
             raise UserError("a message that is no JSON", "send a command") from error
         if isinstance(parsed, Mapping) and parsed.get("do") in ("gif", "record", "stop"):
             self.wish(str(parsed["do"]))
-            return
+            return {}
         command = checked(parsed, len(self.scene.actors), len(self.scene.actions))
         try:
             os.write(self._commands, json.dumps(command).encode() + b"\n")
         except BlockingIOError as error:
             raise UserError("the loop is behind with commands", "wait a moment") from error
+        except BrokenPipeError as error:
+            raise UserError("the game has ended", "begin it anew") from error
         if command["do"] == "pause":
             self.controls["paused"] = command["on"]
         elif command["do"] == "speed":
             self.controls["speed"] = command["value"]
         self._tell()
+        return command

@@ -61,12 +61,14 @@ class Viewer:
         news: set where there may be something to send.
         unseen: frames sent that it has not said it has shown.
         tells: it says so.
+        forced: agents in whose place it plays.
     """
 
     socket: WebSocket
     news: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
     unseen: int = 0
     tells: bool = False
+    forced: set[int] = dataclasses.field(default_factory=set)
 
     @property
     def ready(self) -> bool:
@@ -169,6 +171,13 @@ class Site:
             self._viewers.discard(viewer)
             for task in tasks:
                 task.cancel()
+            self._give_back(viewer)
+
+    def _give_back(self, viewer: Viewer) -> None:
+        """Let the agents play in whose place a viewer who has gone played, and nobody else does."""
+        for agent in viewer.forced.difference(*(other.forced for other in self._viewers)):
+            with contextlib.suppress(UserError):
+                self._broadcast.command(json.dumps({"do": "force", "agent": agent, "action": None}))
 
     async def _hear(self, viewer: Viewer) -> None:
         spent, began_s = 0, time.monotonic()
@@ -184,7 +193,10 @@ class Site:
             try:
                 if spent > MOST_COMMANDS_PER_S:
                     raise UserError(f"more than {MOST_COMMANDS_PER_S} commands a second", "send fewer")
-                self._broadcast.command(text)
+                command = self._broadcast.command(text)
+                if command.get("do") == "force":
+                    change = viewer.forced.discard if command["action"] is None else viewer.forced.add
+                    change(command["agent"])
             except UserError as error:
                 await viewer.socket.send_text(json.dumps({"type": "refused", "text": str(error)}))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from spikestill.runtime.session import Session, Tick
 from spikestill.runtime.telemetry import Telemetry
 
 client = pytest.importorskip("websockets.sync.client")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 LEAVING = """
 from spikestill.runtime.onlooker import Seat
 def main():
@@ -62,7 +64,7 @@ def test_a_process_that_ends_early_is_told_once_and_gets_no_more(
 
 @pytest.fixture
 def served(session: Session, capfd: pytest.CaptureFixture[str]) -> Iterator[tuple[Onlooker, str]]:
-    """Yield the live page's process and the address where viewers connect."""
+    """Yield the live page's process, which no game hears yet, and its address."""
     pytest.importorskip("starlette")
     pytest.importorskip("uvicorn")
     options = {"host": "127.0.0.1", "port": 0, "token": ""}
@@ -71,9 +73,13 @@ def served(session: Session, capfd: pytest.CaptureFixture[str]) -> Iterator[tupl
     )
     found = re.search(r"live page: http://(\S+)", capfd.readouterr().err)
     assert found
-    yield page, f"ws://{found[1]}ws"
+    yield page, found[1]
     with contextlib.suppress(UserError):
         page.close()
+
+
+def watch(address: str) -> Any:
+    return client.connect(f"ws://{address}ws", max_size=2**24)
 
 
 def told(viewer: Any, kind: str, **wanted: Any) -> dict[str, Any]:
@@ -90,7 +96,7 @@ def test_viewers_and_the_game_are_told_that_frames_cannot_be_shown(
     served: tuple[Onlooker, str], session: Session
 ) -> None:
     page, address = served
-    with client.connect(address, max_size=2**24) as viewer:
+    with watch(address) as viewer:
         told(viewer, "scene")
         page.show(scene_of([session], notice="another one"))
         (page._folder / "1.npz").unlink()
@@ -105,7 +111,7 @@ def test_a_scene_is_kept_until_its_frames_are_read_and_no_longer(
     served: tuple[Onlooker, str], session: Session
 ) -> None:
     page, address = served
-    with client.connect(address, max_size=2**24) as viewer:
+    with watch(address) as viewer:
         assert page.halt()
         for number in range(8):
             page.show(scene_of([session], notice=f"scene {number}"))
@@ -118,3 +124,65 @@ def test_a_scene_is_kept_until_its_frames_are_read_and_no_longer(
     page.show(scene_of([session]))
     assert sorted(path.name for path in page._folder.glob("*.npz")) == ["9.npz"]
     page.close()
+
+
+def asked(page: Onlooker) -> list[dict[str, Any]]:
+    """Return the commands that viewers send next."""
+    deadline = time.monotonic() + 20
+    while not (found := page.commands()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+def force(action: int | None) -> dict[str, Any]:
+    return {"do": "force", "agent": 0, "action": action}
+
+
+def test_who_goes_gives_back_the_agents_in_whose_place_nobody_else_plays(
+    served: tuple[Onlooker, str],
+) -> None:
+    page, address = served
+    with watch(address) as stays:
+        with watch(address) as first, watch(address) as second:
+            for viewer in (first, second):
+                viewer.send(json.dumps(force(2)))
+                assert asked(page) == [force(2)]
+            second.send(json.dumps(force(None)))
+            assert asked(page) == [force(None)]
+        assert asked(page) == [force(None)], "the first one went"
+        stays.send(json.dumps(force(3)))
+        assert asked(page) == [force(3)]
+        with watch(address) as goes:
+            goes.send(json.dumps(force(1)))
+            assert asked(page) == [force(1)]
+    assert asked(page) == [force(None)], "the last one went"
+    with watch(address) as last:
+        last.send(json.dumps({"do": "step"}))
+        assert asked(page) == [{"do": "step"}], "nothing was given back in whose place another played"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
+def test_a_browser_plays_on_in_a_new_scene_and_gives_back_an_agent_that_is_no_longer_there(
+    served: tuple[Onlooker, str], session: Session
+) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    page, address = served
+    with playwright.sync_playwright() as browsers:
+        browser = browsers.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = browser.new_page()
+        tab.goto(f"http://{address}")
+        tab.locator("summary").click()
+        tab.get_by_role("button", name="Take over").click()
+        assert asked(page) == [force(0)]
+        tab.keyboard.down("ArrowRight")
+        assert asked(page) == [force(2)]
+        for name, notice, action, pressed in (("random", "one", 2, "true"), ("cores", "two", None, "false")):
+            session.name = name
+            page.show(scene_of([session], notice=notice))
+            assert page.offer([session], [TICK])
+            tab.get_by_text(notice, exact=True).wait_for(timeout=20_000)
+            assert asked(page) == [force(action)]
+            tab.locator("summary").click()
+            assert tab.get_by_role("button", name="Take over").get_attribute("aria-pressed") == pressed
+        browser.close()

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import struct
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -80,12 +82,12 @@ class Broadcast:
             for frame in self._seat.ring.frames():
                 if frame["scene"] != self._scene_number:
                     self._scene_number = int(frame["scene"])
-                    self._stop_recording()
+                    self._end_recording()
                     self._show(self._seat.scene(self._scene_number))
                 self._record(frame)
                 self.frame, self.number = self._message(frame), self.number + 1
                 self._wake()
-            self._stop_recording()
+            self._end_recording()
         finally:
             self.ended = True
             self.number += 1
@@ -193,42 +195,39 @@ class Broadcast:
                 self._recording.add(self._panel.draw(frame), number)
             over = self._recording.path.suffix == ".gif" and number > GIF_SECONDS * self.scene.rate_hz
             if wish == "stop" or over:
-                self._stop_recording()
+                self._end_recording()
         except (OSError, UserError) as error:
-            self._recording = None
-            self._tell(f"not recorded: {error}")
+            self._end_recording(error)
 
     def _begin(self, frame: np.void, wish: str) -> None:
-        import tempfile
-
         from spikestill.runtime.mosaic import picture_of
         from spikestill.runtime.recording import recorder
 
         self._panel = picture_of(self.scene, self._seat.dtype)
         name = f"spikestill-{self.scene.game}-{time.strftime('%H%M%S')}.{'gif' if wish == 'gif' else 'mp4'}"
-        writer = recorder(
-            Path(tempfile.mkdtemp(prefix="spikestill-")) / name, self._panel.size, self.scene.rate_hz
-        )
-        writer.__enter__()
-        self._recording, self._first = writer, int(frame["sessions"][0]["frame"])
+        folder = Path(tempfile.mkdtemp(prefix="spikestill-"))
+        self._recording = recorder(folder / name, self._panel.size, self.scene.rate_hz)
+        self._recording.__enter__()
+        self._first = int(frame["sessions"][0]["frame"])
         self.controls["recording"] = wish
         self._tell()
 
-    def _stop_recording(self) -> None:
+    def _end_recording(self, error: Exception | None = None) -> None:
+        """End what is recorded, if anything is: its file is there for viewers, or they are told the ``error``."""
         writer, self._recording = self._recording, None
-        if writer is None:
+        if writer is not None:
+            try:
+                writer.__exit__(type(error) if error else None, error, None)
+                if error is None:
+                    self.files = {writer.path.name: writer.path.read_bytes()}
+                    self.controls["file"] = writer.path.name
+            except (OSError, UserError) as found:
+                error = found
+            shutil.rmtree(writer.path.parent, ignore_errors=True)
+        elif error is None:
             return
-        try:
-            writer.__exit__(None, None, None)
-            content = writer.path.read_bytes()
-            writer.path.unlink()
-            writer.path.parent.rmdir()
-            self.files = {writer.path.name: content}
-            self.controls["file"] = writer.path.name
-        except (OSError, UserError) as error:
-            self._tell(f"not recorded: {error}")
         self.controls["recording"] = None
-        self._tell()
+        self._tell(f"not recorded: {error}" if error else "")
 
     def command(self, text: str) -> dict[str, Any]:
         """Pass a viewer's command on to the loop, and return it; {} where it is about a recording, which is made here.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import json
 import re
 import shutil
@@ -11,9 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spikestill.common.errors import UserError
+from spikestill.common.policy import Decision
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.runtime.agents import RandomPolicy
 from spikestill.runtime.clock import MonotonicClock
@@ -22,6 +26,7 @@ from spikestill.runtime.emulator import Emulator
 from spikestill.runtime.onlooker import Onlooker
 from spikestill.runtime.session import Session, Tick
 from spikestill.runtime.telemetry import Telemetry
+from spikestill.runtime.worker import Answer
 
 client = pytest.importorskip("websockets.sync.client")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -33,6 +38,17 @@ def main():
     seat.say({})
 """
 """Sees no frame and finds nothing wrong with that."""
+FULL = """
+import resource
+import numpy as np
+from spikestill.runtime.mosaic import picture_of
+from spikestill.runtime.onlooker import Seat
+from spikestill.runtime.server import main
+seat = Seat()
+picture_of(seat.scene(0), seat.dtype).draw(np.zeros(1, seat.dtype)[0])  # compiles what draws, and keeps it
+resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+"""
+"""Serves the page on a disk that is full."""
 
 
 @pytest.fixture
@@ -62,18 +78,21 @@ def test_a_process_that_ends_early_is_told_once_and_gets_no_more(
     shown.close()
 
 
-@pytest.fixture
-def served(session: Session, capfd: pytest.CaptureFixture[str]) -> Iterator[tuple[Onlooker, str]]:
-    """Yield the live page's process, which no game hears yet, and its address."""
+def serving(module: str, session: Session, capfd: pytest.CaptureFixture[str]) -> tuple[Onlooker, str]:
+    """Return the live page's process, which no game hears yet, and its address."""
     pytest.importorskip("starlette")
     pytest.importorskip("uvicorn")
     options = {"host": "127.0.0.1", "port": 0, "token": ""}
-    page = Onlooker(
-        "spikestill.runtime.server", options, scene_of([session]), 0, session.game.screen_shape, heard=True
-    )
+    page = Onlooker(module, options, scene_of([session]), 0, session.game.screen_shape, heard=True)
     found = re.search(r"live page: http://(\S+)", capfd.readouterr().err)
     assert found
-    yield page, found[1]
+    return page, found[1]
+
+
+@pytest.fixture
+def served(session: Session, capfd: pytest.CaptureFixture[str]) -> Iterator[tuple[Onlooker, str]]:
+    page, address = serving("spikestill.runtime.server", session, capfd)
+    yield page, address
     with contextlib.suppress(UserError):
         page.close()
 
@@ -186,3 +205,43 @@ def test_a_browser_plays_on_in_a_new_scene_and_gives_back_an_agent_that_is_no_lo
             tab.locator("summary").click()
             assert tab.get_by_role("button", name="Take over").get_attribute("aria-pressed") == pressed
         browser.close()
+
+
+@pytest.mark.parametrize("stop", [True, False], ids=["at its end", "on its way"])
+def test_viewers_are_told_why_nothing_is_recorded_and_may_record_again(
+    stop: bool,
+    tmp_path: Path,
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "full.py").write_text(FULL)
+    (tmp_path / "recordings").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "recordings"))
+    page, address = serving("full", session, capfd)
+    numbers, rng = itertools.count(), np.random.default_rng(0)
+
+    def shown(recording: str | None, notice: str = "") -> None:
+        """Show frames until viewers are told so."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            number, seen = next(numbers), rng.integers(0, 256, (1, 4, 84, 84), np.uint8)
+            answer = Answer(number, Decision(np.zeros(1, int), np.eye(6)[[0]]), {"stack": seen}, 0.0, 0.0)
+            page.offer([session], [dataclasses.replace(TICK, frame=number, answer=answer)], wait=True)
+            with contextlib.suppress(TimeoutError):
+                message = viewer.recv(timeout=0.005)
+                if isinstance(message, str) and "controls" in message:
+                    found = json.loads(message)
+                    if found.get("recording") == recording and notice in found.get("notice", ""):
+                        return
+        raise AssertionError(f"no notice {notice!r}")
+
+    with contextlib.closing(page), watch(address) as viewer:
+        for _ in range(2):
+            viewer.send(json.dumps({"do": "record"}))
+            shown("record")
+            if stop:
+                viewer.send(json.dumps({"do": "stop"}))
+            shown(None, "not recorded: ")
+            assert not list((tmp_path / "recordings").iterdir())

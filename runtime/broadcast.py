@@ -69,7 +69,7 @@ class Broadcast:
         self._answers: list[int] = []
         self._recording: Any = None
         self._panel: Any = None
-        self._first = 0
+        self._first, self._newest = 0, -1
         self.files: dict[str, bytes] = {}
         self._wish: str | None = None
         self.changed = asyncio.Event()
@@ -84,6 +84,9 @@ class Broadcast:
                     self._scene_number = int(frame["scene"])
                     self._end_recording()
                     self._show(self._seat.scene(self._scene_number))
+                if frame["paused"] != self.controls["paused"]:
+                    self.controls["paused"] = bool(frame["paused"])
+                    self._tell()
                 self._record(frame)
                 self.frame, self.number = self._message(frame), self.number + 1
                 self._wake()
@@ -191,8 +194,10 @@ class Broadcast:
             if self._recording is None:
                 return
             number = int(frame["sessions"][0]["frame"]) - self._first
-            if self._recording.wants(number):
+            # The frame at which time stands still comes twice.
+            if number > self._newest and self._recording.wants(number):
                 self._recording.add(self._panel.draw(frame), number)
+            self._newest = number
             over = self._recording.path.suffix == ".gif" and number > GIF_SECONDS * self.scene.rate_hz
             if wish == "stop" or over:
                 self._end_recording()
@@ -208,7 +213,7 @@ class Broadcast:
         folder = Path(tempfile.mkdtemp(prefix="spikestill-"))
         self._recording = recorder(folder / name, self._panel.size, self.scene.rate_hz)
         self._recording.__enter__()
-        self._first = int(frame["sessions"][0]["frame"])
+        self._first, self._newest = int(frame["sessions"][0]["frame"]), -1
         self.controls["recording"] = wish
         self._tell()
 
@@ -251,9 +256,7 @@ class Broadcast:
             raise UserError("the loop is behind with commands", "wait a moment") from error
         except BrokenPipeError as error:
             raise UserError("the game has ended", "begin it anew") from error
-        if command["do"] == "pause":
-            self.controls["paused"] = command["on"]
-        elif command["do"] == "speed":
+        if command["do"] == "speed":
             self.controls["speed"] = command["value"]
         self._tell()
         return command

@@ -48,11 +48,16 @@ class Page:
         self._onlooker: Onlooker | None = Onlooker(
             "spikestill.runtime.server", options, scene_of(sessions), words, self._shape, heard=True
         )
+        self._pace, self._stands = pace, False
+        self._last: list[Tick] = []
         self.desk = Desk(sessions, pace, self._reopen, config.seed)
         self._opening: Future[Any] | None = None
 
     def turn(self, ticks: list[Tick]) -> None:
-        """Do what viewers ask for, and show them the frame; a page that fails costs the page, not the game."""
+        """Do what viewers ask for, and show them the frame, the last one again where time stops or goes on.
+
+        A page that fails costs the page, not the game.
+        """
         onlooker = self._onlooker
         if onlooker is None:
             return
@@ -64,8 +69,11 @@ class Page:
             if changed:
                 notes = self.desk.notes
                 onlooker.show(scene_of(self._sessions, notes, notice))
-            if ticks:
-                onlooker.offer(self._sessions, ticks)
+            self._last, paused = ticks or self._last, self._pace.paused
+            if (ticks or paused != self._stands) and onlooker.offer(
+                self._sessions, self._last, paused=paused
+            ):
+                self._stands = paused
         except UserError as error:
             print(f"play: the live page ended: {error}", file=sys.stderr, flush=True)
             self._onlooker = None

@@ -9,7 +9,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,14 @@ import pytest
 from spikestill.common.errors import UserError
 from spikestill.common.policy import Decision
 from spikestill.configs.environment import EnvironmentConfig
+from spikestill.configs.play import PlayConfig
 from spikestill.runtime.agents import RandomPolicy
 from spikestill.runtime.clock import MonotonicClock
 from spikestill.runtime.crew import scene_of
 from spikestill.runtime.emulator import Emulator
+from spikestill.runtime.loop import Pace
 from spikestill.runtime.onlooker import Onlooker
+from spikestill.runtime.page import Page
 from spikestill.runtime.session import Session, Tick
 from spikestill.runtime.telemetry import Telemetry
 from spikestill.runtime.worker import Answer
@@ -207,6 +210,19 @@ def test_a_browser_plays_on_in_a_new_scene_and_gives_back_an_agent_that_is_no_lo
         browser.close()
 
 
+def controls(viewer: Any, turn: Callable[[], None], **wanted: Any) -> dict[str, Any]:
+    """Take turns until viewers are told of controls that have these values."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        turn()
+        with contextlib.suppress(TimeoutError):
+            message = viewer.recv(timeout=0.005)
+            found = json.loads(message) if isinstance(message, str) else {}
+            if found.get("type") == "controls" and all(found.get(name) == wanted[name] for name in wanted):
+                return dict(found)
+    raise AssertionError(f"no controls with {wanted}")
+
+
 @pytest.mark.parametrize("stop", [True, False], ids=["at its end", "on its way"])
 def test_viewers_are_told_why_nothing_is_recorded_and_may_record_again(
     stop: bool,
@@ -222,26 +238,43 @@ def test_viewers_are_told_why_nothing_is_recorded_and_may_record_again(
     page, address = serving("full", session, capfd)
     numbers, rng = itertools.count(), np.random.default_rng(0)
 
-    def shown(recording: str | None, notice: str = "") -> None:
-        """Show frames until viewers are told so."""
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            number, seen = next(numbers), rng.integers(0, 256, (1, 4, 84, 84), np.uint8)
-            answer = Answer(number, Decision(np.zeros(1, int), np.eye(6)[[0]]), {"stack": seen}, 0.0, 0.0)
-            page.offer([session], [dataclasses.replace(TICK, frame=number, answer=answer)], wait=True)
-            with contextlib.suppress(TimeoutError):
-                message = viewer.recv(timeout=0.005)
-                if isinstance(message, str) and "controls" in message:
-                    found = json.loads(message)
-                    if found.get("recording") == recording and notice in found.get("notice", ""):
-                        return
-        raise AssertionError(f"no notice {notice!r}")
+    def play() -> None:
+        number, seen = next(numbers), rng.integers(0, 256, (1, 4, 84, 84), np.uint8)
+        answer = Answer(number, Decision(np.zeros(1, int), np.eye(6)[[0]]), {"stack": seen}, 0.0, 0.0)
+        page.offer([session], [dataclasses.replace(TICK, frame=number, answer=answer)], wait=True)
 
     with contextlib.closing(page), watch(address) as viewer:
         for _ in range(2):
             viewer.send(json.dumps({"do": "record"}))
-            shown("record")
+            controls(viewer, play, recording="record")
             if stop:
                 viewer.send(json.dumps({"do": "stop"}))
-            shown(None, "not recorded: ")
+            while not controls(viewer, play, recording=None)["notice"].startswith("not recorded: "):
+                pass
             assert not list((tmp_path / "recordings").iterdir())
+
+
+def test_viewers_are_told_of_a_pause_whoever_asks_for_it_and_a_recording_goes_on(
+    session: Session, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pace = Pace()
+    page = Page(PlayConfig(agent="random", serve=True, port=0), [session], pace)
+    found = re.search(r"live page: http://(\S+)", capfd.readouterr().err)
+    assert found
+    numbers = itertools.count()
+
+    def turn() -> None:
+        page.turn([] if pace.paused else [dataclasses.replace(TICK, frame=next(numbers))])
+
+    with contextlib.closing(page), watch(found[1]) as viewer:
+        viewer.send(json.dumps({"do": "record"}))
+        controls(viewer, turn, recording="record", paused=False)
+        for paused in (True, False):
+            pace.paused = paused  # as a key in the terminal does
+            controls(viewer, turn, recording="record", paused=paused)
+        for paused in (True, False):
+            viewer.send(json.dumps({"do": "pause", "on": paused}))
+            controls(viewer, turn, recording="record", paused=paused)
+            assert pace.paused == paused
+        viewer.send(json.dumps({"do": "stop"}))
+        assert controls(viewer, turn, recording=None)["file"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import ipaddress
 import socket
@@ -44,17 +45,19 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens.
 
     Raises:
-        UserError: the port is in use or not allowed, or there is no such address.
+        UserError: the port is in use or not allowed, or there is no such address or no IPv6.
     """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        found = socket.socket(family, socket.SOCK_STREAM)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((host, port))
-        found.listen(128)
+        with contextlib.ExitStack() as stack:
+            found = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind((host, port))
+            found.listen(128)
+            stack.pop_all()
     except OSError as error:
-        found.close()
         raise UserError(
-            f"{host}:{port}: cannot serve there ({error.strerror or error})", "give another --port, 0 for any"
+            f"{host}:{port}: cannot serve there ({error.strerror or error})",
+            "give another --port, 0 for any, or another --host, such as 127.0.0.1",
         ) from error
     return found

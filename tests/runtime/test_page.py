@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -282,6 +283,15 @@ def test_a_port_in_use_is_told() -> None:
     with pytest.raises(UserError, match=r"cannot serve there .*in use.*another --port"):
         listen("127.0.0.1", taken.getsockname()[1])
     taken.close()
+
+
+def test_a_machine_without_the_addresses_of_a_host_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_socket(*_: Any) -> None:
+        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+
+    monkeypatch.setattr(socket, "socket", no_socket)
+    with pytest.raises(UserError, match=r"^::1:8000: cannot serve there \(Address family .*another --host"):
+        listen("::1", 8000)
 
 
 def test_a_command_keeps_only_what_belongs_to_it() -> None:

@@ -23,6 +23,7 @@ import numpy as np
 from spikestill.common.agents import live_agents
 from spikestill.common.environment import environment_names
 from spikestill.common.errors import UserError
+from spikestill.common.extras import check_extra
 from spikestill.runtime.activity import shares
 from spikestill.runtime.controls import checked
 from spikestill.runtime.frame_ring import STATES
@@ -208,6 +209,8 @@ class Broadcast:
         from spikestill.runtime.mosaic import picture_of
         from spikestill.runtime.recording import recorder
 
+        if wish == "record":
+            check_extra("video")
         self._panel = picture_of(self.scene, self._seat.dtype)
         name = f"spikestill-{self.scene.game}-{time.strftime('%H%M%S')}.{'gif' if wish == 'gif' else 'mp4'}"
         folder = Path(tempfile.mkdtemp(prefix="spikestill-"))

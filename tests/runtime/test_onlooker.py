@@ -52,6 +52,12 @@ picture_of(seat.scene(0), seat.dtype).draw(np.zeros(1, seat.dtype)[0])  # compil
 resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 """
 """Serves the page on a disk that is full."""
+BARE = """
+import sys
+sys.modules["av"] = None
+from spikestill.runtime.server import main
+"""
+"""Serves the page where PyAV is not installed."""
 
 
 @pytest.fixture
@@ -210,7 +216,7 @@ def test_a_browser_plays_on_in_a_new_scene_and_gives_back_an_agent_that_is_no_lo
         browser.close()
 
 
-def controls(viewer: Any, turn: Callable[[], None], **wanted: Any) -> dict[str, Any]:
+def controls(viewer: Any, turn: Callable[[], object], **wanted: Any) -> dict[str, Any]:
     """Take turns until viewers are told of controls that have these values."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -278,3 +284,19 @@ def test_viewers_are_told_of_a_pause_whoever_asks_for_it_and_a_recording_goes_on
             assert pace.paused == paused
         viewer.send(json.dumps({"do": "stop"}))
         assert controls(viewer, turn, recording=None)["file"]
+
+
+def test_viewers_are_told_what_to_install_for_an_mp4_and_the_page_goes_on(
+    tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bare.py").write_text(BARE)
+    monkeypatch.syspath_prepend(tmp_path)
+    page, address = serving("bare", session, capfd)
+    with contextlib.closing(page), watch(address) as viewer:
+        viewer.send(json.dumps({"do": "record"}))
+        notice = ""
+        while not notice:
+            notice = controls(viewer, lambda: page.offer([session], [TICK]))["notice"]
+        assert re.match(r"not recorded: av is not installed.*pip install 'spikestill\[video\]'", notice)
+        viewer.send(json.dumps({"do": "gif"}))
+        assert controls(viewer, lambda: page.offer([session], [TICK]), recording="gif")

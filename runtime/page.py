@@ -70,11 +70,10 @@ class Page:
                 notes = self.desk.notes
                 onlooker.show(scene_of(self._sessions, notes, notice))
             self._last, paused = ticks or self._last, self._pace.paused
-            if (ticks or paused != self._stands) and onlooker.offer(
-                self._sessions, self._last, paused=paused
-            ):
+            wanted = self._last and (ticks or paused != self._stands)
+            if wanted and onlooker.offer(self._sessions, self._last, paused=paused):
                 self._stands = paused
-        except UserError as error:
+        except (OSError, UserError) as error:
             print(f"play: the live page ended: {error}", file=sys.stderr, flush=True)
             self._onlooker = None
 
@@ -106,6 +105,7 @@ class Page:
         self._config, games, team = opening.result()
         for session, game, agent in zip(self._sessions, games, team, strict=True):
             session.move(game, agent)
+        self._last = []
         self.desk.tell("")
 
     def _make_game(self, name: str) -> tuple[PlayConfig, list[LiveGame], list[Agent]]:

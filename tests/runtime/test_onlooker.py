@@ -273,6 +273,9 @@ def test_viewers_are_told_of_a_pause_whoever_asks_for_it_and_a_recording_goes_on
         page.turn([] if pace.paused else [dataclasses.replace(TICK, frame=next(numbers))])
 
     with contextlib.closing(page), watch(found[1]) as viewer:
+        pace.paused = True
+        turn()  # before the first frame there is none to show again
+        pace.paused = False
         viewer.send(json.dumps({"do": "record"}))
         controls(viewer, turn, recording="record", paused=False)
         for paused in (True, False):

@@ -11,6 +11,7 @@ from tests.hostile.fuzz import BYTES, SECONDS, Peak, used_seconds
 from tests.hostile.readers import Refused
 
 MIB = 1 << 20
+ATTEMPTS = 3
 
 
 def refused(read: Callable[[], object], peak: Peak, match: str, seconds: float = SECONDS) -> None:
@@ -20,10 +21,14 @@ def refused(read: Callable[[], object], peak: Peak, match: str, seconds: float =
         read: reads a hostile file, directly or by a command.
         peak: watches the memory.
         match: what the refusal says.
-        seconds: of the processor that it may take; what a good file takes is not taken off.
+        seconds: of the processor that it may take; what a good file takes is not taken off. It may take more where
+            something else of this process is at work, such as the collector of garbage: the least of a few counts.
     """
-    memory, before = peak.restart(), used_seconds()
-    with pytest.raises((UserError, Refused), match=match):
-        read()
-    assert used_seconds() - before < seconds
-    assert max(peak.bytes, peak.shared_once()) - memory < BYTES
+    taken: list[float] = []
+    while not taken or (taken[-1] >= seconds and len(taken) < ATTEMPTS):
+        memory, before = peak.restart(), used_seconds()
+        with pytest.raises((UserError, Refused), match=match):
+            read()
+        taken.append(used_seconds() - before)
+        assert max(peak.bytes, peak.shared_once()) - memory < BYTES
+    assert min(taken) < seconds, taken

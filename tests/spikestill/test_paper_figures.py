@@ -135,6 +135,7 @@ def test_the_page_shows_every_picture_and_the_kept_ones_are_what_the_cards_draw(
     kept = results.DOCS / "images"
     drawn = pictures(results.ROOT, results.DOCS / "results")
     assert sorted(drawn) == [
+        "fewer-cores.svg",
         "fewer-joules.svg",
         "fewer-spikes.svg",
         "figure3-kl.svg",

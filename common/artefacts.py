@@ -1,4 +1,4 @@
-"""The names of the files in a run folder, and which stage reads which."""
+"""The names of the files in a run folder, which stage reads which, and what the parents of a provenance call them."""
 
 from __future__ import annotations
 
@@ -41,3 +41,8 @@ RESUMED_FROM = {
     "teach": "teach-checkpoint.safetensors", "record": BUFFER, "distill": "distill-checkpoint.safetensors",
 }  # fmt: skip
 """Stage to the file from which ``--resume`` goes on."""
+
+
+def numbered(name: str, index: int) -> str:
+    """Return what the parents of a provenance call the files of one kind: ``name``, ``name2``, ``name3``, ..."""
+    return f"{name}{index + 1 if index else ''}"

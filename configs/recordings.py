@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
+from spikestill.common.artefacts import numbered
 from spikestill.common.errors import UserError
 from spikestill.configs.options import Options
 
@@ -25,7 +26,7 @@ class Recordings(Options):
     @property
     def recorded(self) -> dict[str, Path]:
         """What a provenance calls each of them: ``buffer``, ``buffer2``, ..."""
-        return {f"buffer{index + 1 if index else ''}": path for index, path in enumerate(self.buffers)}
+        return {numbered("buffer", index): path for index, path in enumerate(self.buffers)}
 
     def _check(self) -> None:
         if self.also and self.buffer is None:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spikestill.common.agents import agent
-from spikestill.common.artefacts import BUFFER, TEACHER
+from spikestill.common.artefacts import BUFFER, TEACHER, numbered
 from spikestill.common.atari import FAMILY as ATARI
 from spikestill.common.atari import PIXELS, STACK
 from spikestill.common.environment import Discrete, EnvironmentSpec, environment
@@ -412,7 +412,7 @@ def _policy(config: RecordConfig) -> tuple[Policy, dict[str, Path]]:
             "give --agent teacher, and --student for a student that plays beside it",
         )
     if entry.name == "teacher" and spec.family == ATARI:
-        files |= {f"teacher{index + 2}": path for index, path in enumerate(config.ensemble)}
+        files |= {numbered("teacher", index + 1): path for index, path in enumerate(config.ensemble)}
         teachers = [load_teacher(path) for path in files.values()]
         for path, teacher in zip(files.values(), teachers, strict=True):
             check_teacher(path, teacher.game, teacher.actions, spec.name)

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spikestill.common.artefacts import BUFFER
+from spikestill.common.artefacts import BUFFER, numbered
 from spikestill.common.atari import check_game
 from spikestill.common.atomic import atomic_path, write_text
 from spikestill.common.curve import records
@@ -256,15 +256,13 @@ def buffers_of(source: Path, provenance: Provenance) -> list[Path | None]:
     beside = source.parent / BUFFER
     named = Path(str(provenance.config.get("buffer") or beside))
     places = [[beside, named], *([Path(also)] for also in provenance.config.get("also") or ())]
-    roles = ["buffer", *(f"buffer{number}" for number in range(2, len(places) + 1))]
 
-    def learnt_from(path: Path, role: str) -> bool:
-        wanted = provenance.parents.get(role)
+    def learnt_from(path: Path, index: int) -> bool:
+        wanted = provenance.parents.get(numbered("buffer", index))
         return wanted is not None and path.is_file() and file_sha256(path) == wanted
 
     return [
-        next((path for path in own if learnt_from(path, role)), None)
-        for own, role in zip(places, roles, strict=True)
+        next((path for path in own if learnt_from(path, index)), None) for index, own in enumerate(places)
     ]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from spikestill.common.artefacts import RESUMED_FROM, STUDENT, TEACHER
+from spikestill.common.artefacts import RESUMED_FROM, STUDENT, TEACHER, numbered
 from spikestill.common.atari import PIXELS, STACK
 from spikestill.common.errors import UserError
 from spikestill.common.legal import TOGETHER
@@ -157,7 +157,7 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
         hinting = [read_teacher(path)[0] for path in teachers] if config.hinted else []
         training = Distillation(config, source, hinting, checkpoint if resume else None)
         for index, path in enumerate(teachers):
-            role, found = f"teacher{index + 1 if index else ''}", file_sha256(path)
+            role, found = numbered("teacher", index), file_sha256(path)
             if training.parents.get(role, found) != found:
                 raise UserError(f"{checkpoint}: was trained on another teacher than {path}", BEGIN_ANEW)
             training.parents[role] = found

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spikestill.common.artefacts import numbered
 from spikestill.common.errors import MALFORMED, UserError, restoring
 from spikestill.common.limits import regular_file
 from spikestill.common.precision.formats import number_format
@@ -145,7 +146,9 @@ class Distillation:
         self.shares = config.ghost_batches or _shares(config.batch_size, self.device)
         self.pool: ThreadPoolExecutor | None = None
         self.parents: dict[str, str] = {} if config.stream else {"buffer": file_sha256(config.buffer)}
-        self.parents |= {f"buffer{index + 2}": file_sha256(path) for index, path in enumerate(config.also)}
+        self.parents |= {
+            numbered("buffer", index): file_sha256(path) for index, path in enumerate(config.also, 1)
+        }
         if config.initial is not None and checkpoint is None:
             with restoring(config.initial, "give another file, or leave --initial out"):
                 self._begin_with(config.initial)
@@ -552,18 +555,17 @@ class Distillation:
 
     def _check_buffers(self, path: Path, parents: Mapping[str, str]) -> None:
         """Raise UserError unless the checkpoint's buffers are those of the options, in their order."""
-        roles = ["buffer", *(f"buffer{index + 2}" for index in range(len({*parents, *self.parents})))]
-        theirs, ours = ([each[role] for role in roles if role in each] for each in (parents, self.parents))
+        theirs, ours = ({name: value for name, value in each.items() if name.startswith("buffer")}
+                        for each in (parents, self.parents))  # fmt: skip
         if len(theirs) != len(ours):
             raise UserError(
                 f"{path}: was trained on {len(theirs)} buffers, now there are {len(ours)}",
                 "give the same --buffer and --also, or start again in another --run_dir",
             )
-        given = [self.config.buffer, *self.config.also]
-        for index, (their, our) in enumerate(zip(theirs, ours, strict=True)):
-            if their != our:
+        for index, given in enumerate((self.config.buffer, *self.config.also)):
+            if theirs.get(numbered("buffer", index)) != ours.get(numbered("buffer", index)):
                 raise UserError(
-                    f"{path}: was trained on another buffer than {given[index]}",
+                    f"{path}: was trained on another buffer than {given}",
                     f"give that buffer by --{'also' if index else 'buffer'}, or start again in another --run_dir",
                 )
 

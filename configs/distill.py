@@ -24,8 +24,12 @@ class DistillConfig(Options):
     """What to go on from, with another buffer, say: another training's ``distill-checkpoint.safetensors``, or a
     finished ``student.safetensors``, one of the zoo's, say, whose function is kept exactly. The layers of a student of
     another game are a better start than random weights. None: random weights."""
-    architecture: Literal["1chip", "2chip", "4chip", "8chip"] = "1chip"
-    """Net of Table 1."""
+    initial_beside: Path | None = None
+    """For ``1chip-wide``: a finished 1-chip student whose net begins as the second half, beside ``initial``, another
+    one. Their votes are added from the first batch on, and two that erred apart err less together."""
+    architecture: Literal["1chip", "1chip-wide", "2chip", "4chip", "8chip"] = "1chip"
+    """Net of Table 1, or ``1chip-wide``: two of its 1-chip nets side by side, which fill one chip (3,772 of its 4,096
+    cores)."""
     window: Literal["centred", "published"] = "centred"
     """Where in the picture the net looks: ``published`` pads as Table 1 says, whose strides leave the 1-chip net blind
     for the last ten rows and columns; ``centred`` leaves four out on every side. The other nets see everything."""
@@ -133,7 +137,13 @@ class DistillConfig(Options):
 
     WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("checkpoint_minutes", "log_steps", "own_play")
     """Options that change nothing of what is made."""
-    NEWER: ClassVar[tuple[str, ...]] = ("also_teachers", "prune", "prune_at", "shift_pixels")
+    NEWER: ClassVar[tuple[str, ...]] = (
+        "also_teachers",
+        "initial_beside",
+        "prune",
+        "prune_at",
+        "shift_pixels",
+    )
 
     @property
     def hinted(self) -> bool:
@@ -148,6 +158,11 @@ class DistillConfig(Options):
                 f"ghost_batches {self.ghost_batches} of batch_size {self.batch_size}: equal shares of two or "
                 "more frames wanted",
                 "give a --ghost_batches that divides --batch_size and is at most its half",
+            )
+        if self.initial_beside is not None and self.initial is None:
+            raise UserError(
+                f"initial_beside {self.initial_beside} without initial: the net has two halves",
+                "give --initial the student that it is to stand beside",
             )
         if self.also and self.stream:
             raise UserError(

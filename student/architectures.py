@@ -1,4 +1,4 @@
-"""The four students of McKinstry 2018, Table 1."""
+"""The four students of McKinstry 2018, Table 1, and one of ours: two of the 1-chip net side by side."""
 
 from __future__ import annotations
 
@@ -58,6 +58,10 @@ ARCHITECTURES: dict[str, tuple[LayerSpec, ...]] = {
         (32, 8, 4, 2, 1), (256, 4, 2, 2, 4), (256, 1, 1, 0, 2), (512, 3, 1, 1, 32), (512, 1, 1, 0, 4),
         (1024, 4, 4, 0, 64), (1024, 1, 1, 0, 8), (2048, 2, 1, 0, 32), (2048, 1, 1, 0, 16), (4096, 1, 1, 0, 16),
     ),
+    "1chip-wide": _layers(
+        (64, 8, 4, 2, 1), (512, 4, 2, 2, 8), (512, 1, 1, 0, 4), (1024, 3, 1, 1, 64), (1024, 1, 1, 0, 8),
+        (2048, 4, 4, 0, 128), (2048, 1, 1, 0, 16), (4096, 2, 1, 0, 64), (4096, 1, 1, 0, 32), (8192, 1, 1, 0, 32),
+    ),
     "2chip": _layers(
         (32, 8, 4, 2, 1), (256, 4, 2, 2, 4), (256, 1, 1, 0, 2), (256, 1, 1, 0, 2), (512, 3, 1, 1, 32),
         (512, 1, 1, 0, 4), (512, 1, 1, 0, 4), (1024, 4, 3, 0, 64), (1024, 1, 1, 0, 8), (1024, 1, 1, 0, 8),
@@ -75,6 +79,8 @@ ARCHITECTURES: dict[str, tuple[LayerSpec, ...]] = {
     ),
 }
 # fmt: on
+"""``1chip-wide`` has twice the features and groups of ``1chip``, whose 1,886 cores are less than half of a chip's
+4,096: it is two such nets that read the same picture and vote together."""
 
 
 def visible_sizes(layers: Sequence[LayerSpec], size: int) -> list[int]:
@@ -112,7 +118,7 @@ def centred(layers: Sequence[LayerSpec], size: int) -> tuple[LayerSpec, ...]:
 
 
 def architecture(name: str) -> tuple[LayerSpec, ...]:
-    """Return the layers of the Table 1 net called ``name`` (``1chip``, ``2chip``, ``4chip``, ``8chip``).
+    """Return the layers of the net called ``name``: ``1chip``, ``2chip``, ``4chip``, ``8chip``, ``1chip-wide``.
 
     Raises:
         UserError: no such net; the nearest one is named.

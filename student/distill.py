@@ -162,7 +162,7 @@ def run(config: DistillConfig, run_dir: Path, *, resume: bool = False) -> StageR
                 raise UserError(f"{checkpoint}: was trained on another teacher than {path}", BEGIN_ANEW)
             training.parents[role] = found
         if _measured(training):
-            anew = dataclasses.replace(config, initial=None)
+            anew = dataclasses.replace(config, initial=None, initial_beside=None)
             with contextlib.closing(Distillation(anew, source, hinting)) as trial:
                 left = training.config.steps - training.step
                 pace = measured_pace(trial, max(0, training.hinted_steps - training.step) / left)

@@ -40,6 +40,7 @@ from spikestill.configs.loading import plain
 from spikestill.student import integer_net
 from spikestill.student.architectures import architecture, centred
 from spikestill.student.augmentation import at_random
+from spikestill.student.beside import beside
 from spikestill.student.branches import BRANCHES, least_missed, votes_by_branch
 from spikestill.student.hints import Hints, hinted_layers
 from spikestill.student.judging import judged
@@ -64,7 +65,7 @@ PRUNE_BATCHES = 8
 # ``precision`` is compared as what it stands for, files by content.
 FREE_OPTIONS = (
     *DistillConfig.WITHOUT_EFFECT, "buffer", "also", "teacher", "also_teachers", "steps", "minutes", "initial",
-    "precision", "learning_rate", "learning_rate_final", "norm_learning_rate", "hint_learning_rate",
+    "initial_beside", "precision", "learning_rate", "learning_rate_final", "norm_learning_rate", "hint_learning_rate",
 )  # fmt: skip
 # What trainings did whose checkpoints do not have the option.
 BEFORE = {"hint_share": 1.0}
@@ -153,6 +154,8 @@ class Distillation:
             with restoring(config.initial, "give another file, or leave --initial out"):
                 self._begin_with(config.initial)
             self.parents["initial"] = file_sha256(config.initial)
+            if config.initial_beside is not None:
+                self.parents["initial_beside"] = file_sha256(config.initial_beside)
         self.hints = self._make_hints(teachers) if teachers else None
         if self.hints is not None:
             self.hint_optimizer = torch.optim.Adam(
@@ -170,11 +173,18 @@ class Distillation:
             raise UserError(f"{path}: is no safetensors file ({error})", INITIAL) from error
         if schema == integer_net.SCHEMA:
             self._begin_with_deployed(path)
-        else:
+        elif self.config.initial_beside is None:
             self._begin_with_checkpoint(path)
+        else:
+            raise UserError(
+                f"{path} is a checkpoint, and initial_beside wants two finished students",
+                "give --initial the student.safetensors beside it",
+            )
 
     def _begin_with_deployed(self, path: Path) -> None:
         net, _ = integer_net.load(path)
+        if self.config.initial_beside is not None:
+            net = beside(net, integer_net.load(self.config.initial_beside)[0], self.config.initial_beside)
         check_same_net(net, self.network, path)
         if net.game != self.network.game:
             told = f"distill: begins with the layers of a student of {net.game}, to play {self.network.game}"

@@ -22,7 +22,7 @@ from spikestill.student.branches import (
 from spikestill.student.integer_net import count_votes
 from spikestill.student.network import StudentNetwork
 
-FIRST = {"1chip": 5, "2chip": 7, "4chip": 3, "8chip": 1}
+FIRST = {"1chip": 5, "1chip-wide": 3, "2chip": 7, "4chip": 3, "8chip": 1}
 
 
 def cores_by_layer(net):

@@ -23,11 +23,11 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spikestill.common.artefacts import BUFFER, numbered
+from spikestill.common.artefacts import BUFFER, STUDENT, numbered
 from spikestill.common.atari import check_game
 from spikestill.common.atomic import atomic_path, write_text
 from spikestill.common.curve import records
@@ -208,23 +208,37 @@ def lineage(
     Args:
         kind: ``teacher`` or ``student``.
         provenance: of the last one.
-        folders: where they may lie, each with ``teacher.safetensors`` or ``distill-checkpoint.safetensors``, and
-            its card or its learning curve beside it; or with a published student and its card.
+        folders: where they may lie, each with ``teacher.safetensors``, ``distill-checkpoint.safetensors`` or
+            ``student.safetensors``, and its card or its learning curve beside it; or with a published student and
+            its card.
 
     Raises:
-        UserError: one of them is in no folder.
+        UserError: one of them is in no folder; the network that it began beside is none of them.
     """
-    from spikestill.student import distill, distillation
+    from spikestill.student import distill, distillation, integer_net
     from spikestill.teacher import checkpoint
 
-    name, schema = "teacher.safetensors", checkpoint.TEACHER_SCHEMA
+    def of_tensors(path: Path, schema: str) -> Provenance:
+        metadata = checkpoint.read_tensors(path, schema, "name its folder with --ancestors")[1]
+        return Provenance.from_json(metadata["provenance"])
+
+    made_by: dict[str, Callable[[Path], Provenance]] = {
+        "teacher.safetensors": lambda path: of_tensors(path, checkpoint.TEACHER_SCHEMA)
+    }
     if kind == "student":
-        name, schema = distill.CHECKPOINT, distillation.SCHEMA
-    known = {file_sha256(folder / name): folder / name for folder in folders if (folder / name).is_file()}
+        made_by = {
+            distill.CHECKPOINT: lambda path: of_tensors(path, distillation.SCHEMA),
+            STUDENT: lambda path: integer_net.load(path)[1],
+        }
+    places = (folder / name for folder in folders for name in made_by)
+    known = {file_sha256(path): path for path in places if path.is_file()}
+    beside, seen = provenance.parents.get("initial_beside"), set()
     trained: list[tuple[Path, Provenance]] = []
     while "initial" in provenance.parents:
         sha256 = provenance.parents["initial"]
+        seen.add(sha256)
         if kind == "student" and (earlier := published_student(sha256, folders)):
+            _check_counted(beside, seen)
             return trained, earlier
         if sha256 not in known:
             raise UserError(
@@ -232,10 +246,20 @@ def lineage(
                 "name its folder with --ancestors",
             )
         path = known[sha256]
-        metadata = checkpoint.read_tensors(path, schema, "name its folder with --ancestors")[1]
-        provenance = Provenance.from_json(metadata["provenance"])
+        provenance = made_by[path.name](path)
         trained.insert(0, (path, provenance))
+    _check_counted(beside, seen)
     return trained, None
+
+
+def _check_counted(beside: str | None, seen: set[str]) -> None:
+    """Raise UserError where a student's second half is none of the networks whose trainings its card counts."""
+    if beside is not None and beside not in seen:
+        raise UserError(
+            f"the student that it began beside (--initial_beside, SHA-256 {beside[:12]}) is none of those that it went "
+            "on from, so its trainings would not be counted",
+            "begin with one that went on from the other: --initial the later one, --initial_beside the earlier one",
+        )
 
 
 def published_student(sha256: str, folders: list[Path]) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from spikestill.configs.record import RecordConfig
 from spikestill.dataset import recorder
 from spikestill.dataset.reader import BufferReader
 from spikestill.shelf import rows
-from spikestill.student import distill, distillation
+from spikestill.student import distill, distillation, integer_net
 from spikestill.student.architectures import architecture
 from spikestill.student.integer_net import load, save
 from spikestill.teacher.atari.environment import console_actions
@@ -246,6 +246,24 @@ def test_the_trainings_between_a_student_and_the_published_one_that_they_went_on
     assert [(path, provenance.seed) for path, provenance in trained] == [(between, 1)]
     assert earlier == json.loads(shipped.with_suffix(".json").read_text())
     assert publish.lineage("student", Provenance.of({}, 0), []) == ([], None)
+
+
+def test_the_halves_of_a_student_are_a_later_and_an_earlier_one_of_the_same_trainings(tmp_path):
+    shipped = ROOT / "seaquest" / "student-1chip.safetensors"
+    net, _ = integer_net.load(shipped)
+    second = tmp_path / "second" / "student.safetensors"
+    second.parent.mkdir()
+    integer_net.save(net, second, Provenance.of({"seed": 1}, 1, {"initial": shipped}))
+    folders = [second.parent, shipped.parent]
+    last = Provenance.of({"seed": 2}, 2, {"initial": second, "initial_beside": shipped})
+    trained, earlier = publish.lineage("student", last, folders)
+    assert [path for path, _ in trained] == [second]
+    assert earlier == json.loads(shipped.with_suffix(".json").read_text())
+    stranger = ROOT / "enduro" / "student-1chip.safetensors"
+    with pytest.raises(UserError, match=r"began beside .* is none of those .* would not be counted"):
+        publish.lineage(
+            "student", Provenance.of({}, 0, {"initial": second, "initial_beside": stranger}), folders
+        )
 
 
 @pytest.mark.parametrize("name", ["../pong", "Sparse", "a b", "-"])

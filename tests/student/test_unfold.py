@@ -7,6 +7,7 @@ from spikestill.common.provenance import file_sha256
 from spikestill.common.zoo import zoo_path
 from spikestill.student import distill, integer_net
 from spikestill.student.architectures import architecture, centred
+from spikestill.student.beside import beside
 from spikestill.student.network import StudentNetwork
 from spikestill.student.unfold import check_same_net, unfold
 from tests.student.test_distill import config, folder  # noqa: F401
@@ -99,6 +100,25 @@ def test_distil_begins_with_the_student_of_another_game(folder, tmp_path, capsys
     assert provenance.parents["initial"] == file_sha256(foreign)
     for ours, layer in zip(net.layers, theirs.layers, strict=True):
         assert np.mean(ours.weight_OIHW == layer.weight_OIHW) > 0.9
+
+
+def test_distil_begins_with_two_students_side_by_side(folder, tmp_path):  # noqa: F811
+    other = zoo_path("pong", "student-1chip-sparse.safetensors")
+    halves = {"architecture": "1chip-wide", "initial": SHIPPED, "initial_beside": other}
+    result = distill.run(config(folder, steps=1, **halves), tmp_path)
+    net, provenance = integer_net.load(result.artefact)
+    assert provenance.parents["initial_beside"] == file_sha256(other)
+    began = beside(integer_net.load(SHIPPED)[0], integer_net.load(other)[0], other)
+    for ours, theirs in zip(net.layers, began.layers, strict=True):
+        assert ours.weight_OIHW.shape == theirs.weight_OIHW.shape
+        assert np.mean(ours.weight_OIHW == theirs.weight_OIHW) > 0.9
+    with pytest.raises(UserError, match=r"initial_beside .* without initial"):
+        config(folder, initial_beside=other)
+    with pytest.raises(UserError, match=r"layer 0 .* is \(64, 8, 4, -4, 1\), the net to train has \(32,"):
+        distill.run(config(folder, **{**halves, "architecture": "1chip"}), tmp_path / "narrow")
+    checkpoint = tmp_path / distill.CHECKPOINT
+    with pytest.raises(UserError, match="is a checkpoint, and initial_beside wants two finished students"):
+        distill.run(config(folder, **{**halves, "initial": checkpoint}), tmp_path / "again")
 
 
 def test_a_file_of_another_kind_is_named(folder, tmp_path):  # noqa: F811

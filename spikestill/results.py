@@ -59,6 +59,7 @@ from spikestill.result_cells import (
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 MEASURED = DOCS.parent / "benchmarks" / "results"
 TABLES = ("table2", "table3", "figure4", *ablation_results.SWEEPS, "penalty", "prune")
+WIDE = "student-1chip-wide"
 NOTES = "notes.md"
 """Beside the cells: what the tables do not say by themselves, at the end of the page."""
 TEMPERATURES = (0.05, 0.01, 0.005, 0.001)
@@ -106,30 +107,29 @@ def teachers(found: Mapping[str, Card]) -> list[str]:
     return ["## Teachers", "", about, "", *table(heads, rows)]
 
 
+STUDENT = [
+    "game", "score", "95 % interval", "teacher", "% of teacher", "% of margin", *budgets.OF_CARD, "cores",
+]  # fmt: skip
+"""Heads of a table of students."""
+
+
+def student(card: Card, trained: Mapping[str, Card]) -> list[str]:
+    """Return a student's row, by :data:`STUDENT`; ``trained`` has the teachers' cards."""
+    game = card["game"]
+    earlier = ", an earlier one" if game in trained and trained[game]["mean"] != card["teacher"] else ""
+    return [
+        game, number(card["mean"], 2), interval(card["ci95"], 2), number(card["teacher"], 2) + earlier,
+        number(card["percent_of_teacher"]), number(card["percent_of_margin"]),
+        *budgets.of_card(card), f"{card['cores']:,}",
+    ]  # fmt: skip
+
+
 def students(found: Mapping[str, Card], trained: Mapping[str, Card]) -> list[str]:
     """Return the section on the zoo's 1-chip students."""
-    heads = [
-        "game",
-        "score",
-        "95 % interval",
-        "teacher",
-        "% of teacher",
-        "% of margin",
-        *budgets.OF_CARD,
-        "cores",
+    rows = [
+        student(found[game], trained) if game in found else [game, *[""] * (len(STUDENT) - 1)]
+        for game in PAPER_GAMES
     ]
-    rows = []
-    for game in PAPER_GAMES:
-        card = found.get(game)
-        if card is None:
-            rows.append([game, *[""] * (len(heads) - 1)])
-            continue
-        earlier = ", an earlier one" if game in trained and trained[game]["mean"] != card["teacher"] else ""
-        rows.append([
-            game, number(card["mean"], 2), interval(card["ci95"], 2), number(card["teacher"], 2) + earlier,
-            number(card["percent_of_teacher"]), number(card["percent_of_margin"]),
-            *budgets.of_card(card), f"{card['cores']:,}",
-        ])  # fmt: skip
     paper = (
         f"The paper's ten: {TABLE_3['1chip', 'kl']} % on one chip, {TABLE_3['4chip', 'kl']} % on four (KL)."
     )
@@ -142,8 +142,33 @@ def students(found: Mapping[str, Card], trained: Mapping[str, Card]) -> list[str
         *means(found),
         paper + without,
         "",
-        *table(heads, rows),
+        *table(STUDENT, rows),
         *counted,
+    ]
+
+
+def side_by_side(
+    found: Mapping[str, Card], narrow: Mapping[str, Card], trained: Mapping[str, Card]
+) -> list[str]:
+    """Return the section on the zoo's students of two nets, beside those of one; [] where there are none."""
+    if not found:
+        return []
+    rows = [
+        [*student(card, trained), number(narrow[game]["percent_of_margin"])] for game, card in found.items()
+    ]
+    better = {
+        game: max((card, found.get(game, card)), key=lambda each: float(each["percent_of_margin"] or 0))
+        for game, card in narrow.items()
+    }
+    return [
+        "## Two nets on one chip",
+        "",
+        "The zoo's students of two 1-chip nets side by side, whose votes are added (`--architecture 1chip-wide`).",
+        "A chip has 4,096 cores. With the better of both kinds in every game:",
+        "",
+        *means(better),
+        "",
+        *table([*STUDENT, "% of margin of the one net"], rows),
     ]
 
 
@@ -289,7 +314,8 @@ def page(zoo: Path, documents: Path, measured: Path) -> str:
     lines = ["# Results", "",
              "Drawn by `python -m spikestill.results` from the zoo's cards and the sweeps in `docs/results/`.",
              "What was not run stays empty. [What of the paper's recipe is a reading](distillation.md).", "",
-             *teachers(trained), *students(made, trained), *of_several_games(joined, made)]  # fmt: skip
+             *teachers(trained), *students(made, trained), *side_by_side(cards(zoo, WIDE), made, trained),
+             *of_several_games(joined, made)]  # fmt: skip
     for name, draw in drawn.items():
         lines += draw(cells(documents / f"{name}.json")) + as_run(documents / f"{name}.json")
         if name == "figure4":

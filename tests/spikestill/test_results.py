@@ -9,6 +9,7 @@ import pytest
 
 from spikestill import ablation_results, constraint_results, result_cells, results, sparsity_results
 from spikestill.common.errors import UserError
+from spikestill.common.zoo import ROOT
 
 CARD = {
     "mean": 310.0, "ci95": [300.0, 320.5], "training_seconds": 7200, "recorded_frames": 599_854,
@@ -256,6 +257,20 @@ def test_a_student_that_beats_its_teacher_lifts_the_mean_and_the_page_says_what_
     ]
     assert len(results.means({"pong": worse})) == 1
     assert results.means({}) == []
+
+
+def test_two_nets_on_one_chip_stand_beside_the_one_net_and_the_better_counts():
+    narrow = {
+        game: json.loads((ROOT / game / "student-1chip.json").read_text()) for game in ("pong", "enduro")
+    }
+    assert results.side_by_side({}, narrow, {}) == []
+    better = narrow["enduro"] | {"percent_of_margin": 95.0, "percent_of_teacher": 95.0, "cores": 3772}
+    worse = narrow["pong"] | {"percent_of_margin": 10.0, "percent_of_teacher": 10.0, "cores": 3772}
+    page = "\n".join(results.side_by_side({"enduro": better, "pong": worse}, narrow, {}))
+    assert re.search(r"\| enduro \| 723\.14 .*\| 95\.0 \| 95\.0 \|.*\| 3,772 \| 85\.9 \|", page)
+    assert re.search(r"\| pong \|.*\| 10\.0 \| 10\.0 \|.*\| 98\.7 \|", page)
+    margin = (95.0 + narrow["pong"]["percent_of_margin"]) / 2
+    assert f"{margin:.1f} % of their margin" in page
 
 
 def test_a_card_that_does_not_say_its_recordings_is_explained():

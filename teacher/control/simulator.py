@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes.util
+import importlib.util
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -100,8 +102,22 @@ def importing(name: str) -> Iterator[None]:
         absl.setLevel(level)
 
 
+def _load_triton() -> None:
+    """Load the library of Triton, which PyTorch's builds for GPUs import with their optimisers, if it is installed.
+
+    It holds an LLVM, and so does Mesa, which draws for ``osmesa`` and ``egl``. The one that is loaded later takes some
+    of the other's symbols; of both orders only Mesa first ends in a segmentation fault (Triton 3.7.1, LLVM 15).
+    """
+    spec = importlib.util.find_spec("triton")
+    if spec is not None and spec.origin is not None and "triton" not in sys.modules:
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(str(Path(spec.origin).with_name("_C") / "libtriton.so"))
+
+
 def _mujoco(name: str) -> Any:
     """Return MuJoCo, which opens the library that ``MUJOCO_GL`` names while it is imported."""
+    if choose_gl() and "mujoco" not in sys.modules:
+        _load_triton()
     try:
         import mujoco
     except ImportError:

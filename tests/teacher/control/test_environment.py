@@ -197,6 +197,20 @@ def test_without_opengl_drawing_says_what_to_install(gl, message):
 
 
 @pytest.mark.skipif(not choose_gl(), reason="no OpenGL library: apt-get install libosmesa6")
+@pytest.mark.skipif(find_spec("triton") is None, reason="no Triton: it comes with PyTorch's builds for GPUs")
+def test_optimisers_can_be_made_after_a_picture_was_drawn():
+    code = (
+        "from spikestill.common.environment import environment\n"
+        "envs = environment('reacher_easy').make(None, 1, 0); envs.reset(None); first = envs.render(0)\n"
+        "import torch\n"
+        "torch.optim.Adam([torch.zeros(1, requires_grad=True)])\n"
+        "import triton\n"
+        "assert (envs.render(0) == first).all()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.skipif(not choose_gl(), reason="no OpenGL library: apt-get install libosmesa6")
 def test_drawing_that_is_forbidden_is_told_so(monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", "disable")
     with pytest.raises(UserError, match=r"drawn: MUJOCO_GL=disable forbids it. Set MUJOCO_GL=(osmesa|egl)"):

@@ -25,13 +25,13 @@ class DistillConfig(Options):
     finished ``student.safetensors``, one of the zoo's, say, whose function is kept exactly. The layers of a student of
     another game are a better start than random weights. None: random weights."""
     initial_beside: Path | None = None
-    """For ``1chip-wide``: a finished 1-chip student whose net begins as the second half, beside ``initial``, another
-    one. Their votes are added from the first batch on, and two that erred apart err less together."""
+    """For ``1chip-wide``: a second finished 1-chip student; its net begins as the second half, that of ``initial`` as
+    the first. Their votes are added, and two that err in different places err less together."""
     architecture: Literal["1chip", "1chip-wide", "2chip", "4chip", "8chip"] = "1chip"
     """Net of Table 1, or ``1chip-wide``: two of its 1-chip nets side by side, which fill one chip (3,772 of its 4,096
     cores)."""
     window: Literal["centred", "published"] = "centred"
-    """Where in the picture the net looks: ``published`` pads as Table 1 says, whose strides leave the 1-chip net blind
+    """Where in the picture the net looks: ``published`` pads as Table 1 says, whose strides leave the 1-chip nets blind
     for the last ten rows and columns; ``centred`` leaves four out on every side. The other nets see everything."""
     loss: Literal["kl", "nll", "mse"] = "kl"
     """Kullback-Leibler divergence, negative log likelihood of the argmax, or squared error of Q (Rusu 2015), less each
@@ -163,6 +163,11 @@ class DistillConfig(Options):
             raise UserError(
                 f"initial_beside {self.initial_beside} without initial: the net has two halves",
                 "give --initial the student that it is to stand beside",
+            )
+        if self.initial_beside is not None and self.architecture != "1chip-wide":
+            raise UserError(
+                f"initial_beside {self.initial_beside} with architecture {self.architecture}, which is one net",
+                "give --architecture 1chip-wide, or leave --initial_beside out",
             )
         if self.also and self.stream:
             raise UserError(

@@ -213,7 +213,7 @@ def lineage(
             its card.
 
     Raises:
-        UserError: one of them is in no folder; the network that it began beside is none of them.
+        UserError: one of them is in no folder; a network that one of them began beside is none of them.
     """
     from spikestill.student import distill, distillation, integer_net
     from spikestill.teacher import checkpoint
@@ -232,14 +232,18 @@ def lineage(
         }
     places = (folder / name for folder in folders for name in made_by)
     known = {file_sha256(path): path for path in places if path.is_file()}
-    beside, seen = provenance.parents.get("initial_beside"), set()
     trained: list[tuple[Path, Provenance]] = []
+    counted: set[str] = set()
+    halves: set[str] = set()
+    earlier = None
     while "initial" in provenance.parents:
         sha256 = provenance.parents["initial"]
-        seen.add(sha256)
+        if "initial_beside" in provenance.parents:
+            halves.add(provenance.parents["initial_beside"])
+        counted.add(sha256)
         if kind == "student" and (earlier := published_student(sha256, folders)):
-            _check_counted(beside, seen)
-            return trained, earlier
+            counted |= {each["sha256"] for each in earlier["went_on_from"]}
+            break
         if sha256 not in known:
             raise UserError(
                 f"the {kind} went on from one with SHA-256 {sha256[:12]}, which is in none of {len(folders)} folders",
@@ -248,18 +252,15 @@ def lineage(
         path = known[sha256]
         provenance = made_by[path.name](path)
         trained.insert(0, (path, provenance))
-    _check_counted(beside, seen)
-    return trained, None
-
-
-def _check_counted(beside: str | None, seen: set[str]) -> None:
-    """Raise UserError where a student's second half is none of the networks whose trainings its card counts."""
-    if beside is not None and beside not in seen:
+        # A training leaves both, and either stands for it.
+        counted |= {file_sha256(path.with_name(name)) for name in made_by if path.with_name(name).is_file()}
+    if strangers := sorted(halves - counted):
         raise UserError(
-            f"the student that it began beside (--initial_beside, SHA-256 {beside[:12]}) is none of those that it went "
-            "on from, so its trainings would not be counted",
+            f"the student that it began beside (--initial_beside, SHA-256 {strangers[0][:12]}) is none of those that "
+            "it went on from, so its trainings would not be counted",
             "begin with one that went on from the other: --initial the later one, --initial_beside the earlier one",
         )
+    return trained, earlier
 
 
 def published_student(sha256: str, folders: list[Path]) -> dict[str, Any] | None:
@@ -373,11 +374,17 @@ def publish_student(
     A ``variant`` has its name in its files', ``student-1chip-sparse.safetensors``, and lies beside the game's own.
     """
     from spikestill.deploy import mapping
+    from spikestill.student.architectures import WIDE
     from spikestill.student.integer_net import load
 
     net, provenance = load(source)
     if net.game != game:
         raise UserError(f"{source}: plays {net.game}, not {game}", f"publish it with the game {net.game}")
+    if (provenance.config.get("architecture") == WIDE) != (variant == "wide"):
+        raise UserError(
+            f"{source}: its architecture is {provenance.config.get('architecture')}, and --variant {variant or 'none'}",
+            f"give --variant wide for {WIDE}, and for no other net",
+        )
     teachers = {each: teacher_card(folder.parent / each) for each in game.split("+")}
     went_on_from = ancestors("student", provenance, earlier)
     stages, before = lineage("student", provenance, earlier)

@@ -154,11 +154,16 @@ def side_by_side(
     if not found:
         return []
     rows = [
-        [*student(card, trained), number(narrow[game]["percent_of_margin"])] for game, card in found.items()
+        [*student(card, trained), number(narrow.get(game, {}).get("percent_of_margin"))]
+        for game, card in found.items()
     ]
     better = {
-        game: max((card, found.get(game, card)), key=lambda each: float(each["percent_of_margin"] or 0))
-        for game, card in narrow.items()
+        game: max(
+            (kind[game] for kind in (narrow, found) if game in kind),
+            key=lambda card: float(card["percent_of_margin"] or 0),
+        )
+        for game in PAPER_GAMES
+        if game in narrow or game in found
     }
     return [
         "## Two nets on one chip",

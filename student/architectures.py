@@ -81,13 +81,14 @@ ARCHITECTURES: dict[str, tuple[LayerSpec, ...]] = {
 # fmt: on
 """``1chip-wide`` has twice the features and groups of ``1chip``, whose 1,886 cores are less than half of a chip's
 4,096: it is two such nets that read the same picture and vote together."""
+WIDE = "1chip-wide"
 
 
 def visible_sizes(layers: Sequence[LayerSpec], size: int) -> list[int]:
     """Return how many rows (as many columns) of the input and of each layer's output any vote depends on.
 
-    They are the first ones: strides that do not fit leave the last rows and columns unread. The 1-chip net
-    sees 74 of 84 pixels, and needs 18, 9, 9, 8, 8, 2, 2, 1, 1, 1 of its layers' 21, 11, 11, 11, 11, 2, 2, 1, 1, 1 rows.
+    They are the first ones: strides that do not fit leave the last rows and columns unread. The 1-chip nets
+    see 74 of 84 pixels, and need 18, 9, 9, 8, 8, 2, 2, 1, 1, 1 of their layers' 21, 11, 11, 11, 11, 2, 2, 1, 1, 1 rows.
 
     Args:
         layers: geometry, first to last.
@@ -105,8 +106,8 @@ def visible_sizes(layers: Sequence[LayerSpec], size: int) -> list[int]:
 def centred(layers: Sequence[LayerSpec], size: int) -> tuple[LayerSpec, ...]:
     """Return the layers with the first one's padding such that what the net sees lies in the picture's middle.
 
-    The weights, and the neurons that matter, are the same. The 1-chip net, whose kernels cover 76 pixels a side,
-    then sees 4..79 of 0..83, not 0..73: its padding of 2 becomes -4. The others of Table 1 see all as published.
+    The weights, and the neurons that matter, are the same. The 1-chip nets, whose kernels cover 76 pixels a side,
+    then see 4..79 of 0..83, not 0..73: their padding of 2 becomes -4. The others see all as published.
 
     Args:
         layers: geometry, first to last.

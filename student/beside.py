@@ -4,8 +4,8 @@ Layers of both have the same geometry but for the number of features and groups.
 first net, then those of the second, and so are its groups; so no neuron of one net reads a neuron of the other. The
 first layer has one group, which reads the picture.
 
-Two students that a different course of training has led to err in different places. Where both fit one chip, their
-sum is the better student for cores that would lie idle.
+Two students whose trainings went differently err in different places, so their sum errs less. Where both fit one chip,
+it is the better student for cores that would lie idle.
 """
 
 from __future__ import annotations
@@ -66,8 +66,9 @@ def _geometry(net: IntegerNet) -> dict[str, object]:
 def beside(one: IntegerNet, other: IntegerNet, path: Path) -> IntegerNet:
     """Return the net that is ``one`` and ``other`` side by side.
 
-    Its votes are the sum of theirs, but for the features that :func:`places` has no place for (fewer than A a group of
-    the last layer), and for those of the last features mod A of ``one``, which did not vote and now do.
+    Its votes are the sum of theirs, but for those of a few features: fewer than A a group of the second half, which
+    :func:`places` has no place for; and at the ends of both halves and of the whole the last features mod A, which
+    vote in one of these nets and not in the other.
 
     Args:
         one: the first half; the net is for its game.

@@ -1,6 +1,6 @@
 """Branches of a net: eighths that no neuron joins again before the votes, some of which training can take out.
 
-The groups of every net of Table 1 divide by eight from some layer on, and a group reads neighbouring features. So the
+The groups of every net of ours divide by eight from some layer on, and a group reads neighbouring features. So the
 features of that layer and of all later ones fall into eight blocks that never meet: block k of a layer is its k-th
 eighth, and reads block k of the layer before. Where a block's neurons never fire, the mapper gives no core to what only
 they read: a branch taken out saves an eighth of the cores from there on, and part of the layer before. Earlier layers

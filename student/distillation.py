@@ -38,11 +38,12 @@ from spikestill.common.training import (
 from spikestill.configs.distill import DistillConfig
 from spikestill.configs.loading import plain
 from spikestill.student import integer_net
-from spikestill.student.architectures import architecture, centred
+from spikestill.student.architectures import WIDE, architecture, centred
 from spikestill.student.augmentation import at_random
 from spikestill.student.beside import beside
 from spikestill.student.branches import BRANCHES, least_missed, votes_by_branch
 from spikestill.student.hints import Hints, hinted_layers
+from spikestill.student.integer_net import IntegerNet
 from spikestill.student.judging import judged
 from spikestill.student.layer_log import LayerActivity, activity
 from spikestill.student.losses import distillation_loss, legal_scores
@@ -69,6 +70,8 @@ FREE_OPTIONS = (
 )  # fmt: skip
 # What trainings did whose checkpoints do not have the option.
 BEFORE = {"hint_share": 1.0}
+INITIAL_BESIDE = "give a student.safetensors, or leave --initial_beside out"
+OTHER_INITIAL = "give another file, or leave --initial out"
 INITIAL = "give a distill-checkpoint.safetensors or a student.safetensors, or leave --initial out"
 LOWER_RATE = "lower --learning_rate"
 LOWER_RATE_AND_RESUME = "lower --learning_rate, then go on from the last checkpoint with --resume"
@@ -151,11 +154,13 @@ class Distillation:
             numbered("buffer", index): file_sha256(path) for index, path in enumerate(config.also, 1)
         }
         if config.initial is not None and checkpoint is None:
-            with restoring(config.initial, "give another file, or leave --initial out"):
-                self._begin_with(config.initial)
-            self.parents["initial"] = file_sha256(config.initial)
             if config.initial_beside is not None:
+                self._begin_with_two(config.initial, config.initial_beside)
                 self.parents["initial_beside"] = file_sha256(config.initial_beside)
+            else:
+                with restoring(config.initial, OTHER_INITIAL):
+                    self._begin_with(config.initial)
+            self.parents["initial"] = file_sha256(config.initial)
         self.hints = self._make_hints(teachers) if teachers else None
         if self.hints is not None:
             self.hint_optimizer = torch.optim.Adam(
@@ -172,23 +177,41 @@ class Distillation:
         except MALFORMED as error:
             raise UserError(f"{path}: is no safetensors file ({error})", INITIAL) from error
         if schema == integer_net.SCHEMA:
-            self._begin_with_deployed(path)
-        elif self.config.initial_beside is None:
-            self._begin_with_checkpoint(path)
+            net = self._deployed(path)
+            if self.config.architecture == WIDE and 2 * net.layers[-1].features == self.layers[-1].features:
+                raise UserError(
+                    f"{path} is one 1-chip net, and {WIDE} has two side by side",
+                    "give --initial_beside another finished 1-chip student",
+                )
+            self._begin_with_deployed(net, path)
         else:
-            raise UserError(
-                f"{path} is a checkpoint, and initial_beside wants two finished students",
-                "give --initial the student.safetensors beside it",
-            )
+            self._begin_with_checkpoint(path)
 
-    def _begin_with_deployed(self, path: Path) -> None:
+    def _begin_with_two(self, path: Path, path_beside: Path) -> None:
+        with restoring(path, OTHER_INITIAL):
+            regular_file(path, "student", INITIAL)
+            one = self._deployed(path)
+        with restoring(path_beside, "give another file, or leave --initial_beside out"):
+            regular_file(path_beside, "student", INITIAL_BESIDE)
+            if file_sha256(path) == file_sha256(path_beside):
+                raise UserError(
+                    f"{path_beside} is the same student as {path}, and equal halves learn the same",
+                    "train one of them further first, with another --seed",
+                )
+            net = beside(one, self._deployed(path_beside), path_beside)
+        with restoring(path, OTHER_INITIAL):
+            self._begin_with_deployed(net, path)
+
+    def _deployed(self, path: Path) -> IntegerNet:
+        """Return the net of a finished student, and say so where it plays another game."""
         net, _ = integer_net.load(path)
-        if self.config.initial_beside is not None:
-            net = beside(net, integer_net.load(self.config.initial_beside)[0], self.config.initial_beside)
-        check_same_net(net, self.network, path)
         if net.game != self.network.game:
             told = f"distill: begins with the layers of a student of {net.game}, to play {self.network.game}"
             print(told, file=sys.stderr, flush=True)
+        return net
+
+    def _begin_with_deployed(self, net: IntegerNet, path: Path) -> None:
+        check_same_net(net, self.network, path)
         rng = np.random.default_rng([self.config.seed, 10])
         self.source.advance()
         drawn = (self._draw(rng) for _ in range(UNFOLD_BATCHES))

@@ -106,17 +106,20 @@ def _load_triton() -> None:
     """Load the library of Triton, which PyTorch's builds for GPUs import with their optimisers, if it is installed.
 
     It holds an LLVM, and so does Mesa, which draws for ``osmesa`` and ``egl``. The one that is loaded later takes some
-    of the other's symbols; of both orders only Mesa first ends in a segmentation fault (Triton 3.7.1, LLVM 15).
+    of the other's symbols; of both orders only Mesa first ends in a segmentation fault (Triton 3.7.1, LLVM 15). Whether
+    anything will be drawn is not known yet; it takes a tenth of a second.
     """
+    if "triton" in sys.modules:
+        return
     spec = importlib.util.find_spec("triton")
-    if spec is not None and spec.origin is not None and "triton" not in sys.modules:
+    if spec is not None and spec.origin is not None:
         with contextlib.suppress(OSError):
             ctypes.CDLL(str(Path(spec.origin).with_name("_C") / "libtriton.so"))
 
 
 def _mujoco(name: str) -> Any:
     """Return MuJoCo, which opens the library that ``MUJOCO_GL`` names while it is imported."""
-    if choose_gl() and "mujoco" not in sys.modules:
+    if choose_gl():
         _load_triton()
     try:
         import mujoco

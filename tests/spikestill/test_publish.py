@@ -251,19 +251,44 @@ def test_the_trainings_between_a_student_and_the_published_one_that_they_went_on
 def test_the_halves_of_a_student_are_a_later_and_an_earlier_one_of_the_same_trainings(tmp_path):
     shipped = ROOT / "seaquest" / "student-1chip.safetensors"
     net, _ = integer_net.load(shipped)
-    second = tmp_path / "second" / "student.safetensors"
-    second.parent.mkdir()
-    integer_net.save(net, second, Provenance.of({"seed": 1}, 1, {"initial": shipped}))
-    folders = [second.parent, shipped.parent]
-    last = Provenance.of({"seed": 2}, 2, {"initial": second, "initial_beside": shipped})
-    trained, earlier = publish.lineage("student", last, folders)
-    assert [path for path, _ in trained] == [second]
-    assert earlier == json.loads(shipped.with_suffix(".json").read_text())
+
+    def trained(name, **parents):
+        folder = tmp_path / name
+        folder.mkdir()
+        made = Provenance.of({"seed": 1}, 1, parents)
+        integer_net.save(net, folder / "student.safetensors", made)
+        write_checkpoint(
+            folder / distill.CHECKPOINT, distillation.SCHEMA, {"w": torch.zeros(1)}, {}, {}, made
+        )
+        return folder / "student.safetensors", folder / distill.CHECKPOINT
+
+    def lineage(**parents):
+        folders = [*tmp_path.iterdir(), shipped.parent]
+        return publish.lineage("student", Provenance.of({"seed": 2}, 2, parents), folders)
+
+    second, checkpoint = trained("second", initial=shipped)
+    for halves in (
+        {"initial": second, "initial_beside": shipped},
+        {"initial": checkpoint, "initial_beside": second},
+    ):
+        found, earlier = lineage(**halves)
+        assert [path for path, _ in found] == [halves["initial"]]
+        assert earlier == json.loads(shipped.with_suffix(".json").read_text())
     stranger = ROOT / "enduro" / "student-1chip.safetensors"
     with pytest.raises(UserError, match=r"began beside .* is none of those .* would not be counted"):
-        publish.lineage(
-            "student", Provenance.of({}, 0, {"initial": second, "initial_beside": stranger}), folders
-        )
+        lineage(initial=second, initial_beside=stranger)
+    wide, _ = trained("wide", initial=second, initial_beside=stranger)
+    with pytest.raises(UserError, match=r"began beside .* is none of those .* would not be counted"):
+        lineage(initial=wide)
+
+
+def test_a_student_of_two_nets_has_a_name_of_its_own(tmp_path):
+    net, _ = integer_net.load(ROOT / "pong" / "student-1chip.safetensors")
+    source = tmp_path / "student.safetensors"
+    for named, variant in (("1chip-wide", ""), ("1chip-wide", "sparse"), ("1chip", "wide")):
+        integer_net.save(net, source, Provenance.of({"architecture": named}, 0))
+        with pytest.raises(UserError, match=r"architecture is .* Give --variant wide for 1chip-wide"):
+            publish.publish_student("pong", source, tmp_path / "zoo", 1, [], variant)
 
 
 @pytest.mark.parametrize("name", ["../pong", "Sparse", "a b", "-"])

@@ -16,7 +16,7 @@ from tests.nets import random_stack, table1_net
 
 
 @pytest.mark.parametrize(("first", "features", "groups", "actions"), [
-    (4096, 4096, 16, 6), (4096, 4096, 16, 18), (4096, 4096, 16, 3), (24, 16, 2, 5), (7, 12, 1, 12),
+    (4096, 4096, 16, 6), (4096, 4096, 16, 18), (4096, 4096, 16, 3), (4096, 4096, 16, 4), (24, 16, 2, 5), (7, 12, 1, 12),
 ])  # fmt: skip
 def test_features_keep_their_group_and_nearly_all_their_action(first, features, groups, actions):
     found = places(first, features, groups, actions)

@@ -102,23 +102,48 @@ def test_distil_begins_with_the_student_of_another_game(folder, tmp_path, capsys
         assert np.mean(ours.weight_OIHW == layer.weight_OIHW) > 0.9
 
 
-def test_distil_begins_with_two_students_side_by_side(folder, tmp_path):  # noqa: F811
+def test_distil_begins_with_two_students_side_by_side(folder, tmp_path, capsys):  # noqa: F811
     other = zoo_path("pong", "student-1chip-sparse.safetensors")
     halves = {"architecture": "1chip-wide", "initial": SHIPPED, "initial_beside": other}
-    result = distill.run(config(folder, steps=1, **halves), tmp_path)
+    # With minutes a second network is trained for a moment, to measure the pace.
+    result = distill.run(config(folder, steps=1, minutes=5, **halves), tmp_path)
+    assert "begins with the layers" not in capsys.readouterr().err
     net, provenance = integer_net.load(result.artefact)
-    assert provenance.parents["initial_beside"] == file_sha256(other)
     began = beside(integer_net.load(SHIPPED)[0], integer_net.load(other)[0], other)
     for ours, theirs in zip(net.layers, began.layers, strict=True):
         assert ours.weight_OIHW.shape == theirs.weight_OIHW.shape
         assert np.mean(ours.weight_OIHW == theirs.weight_OIHW) > 0.9
+    resumed = distill.run(config(folder, steps=2, **halves), tmp_path, resume=True)
+    _, last = integer_net.load(resumed.artefact)
+    for made in (provenance, last):
+        assert made.parents["initial"] == file_sha256(SHIPPED)
+        assert made.parents["initial_beside"] == file_sha256(other)
+
+
+def test_two_students_that_make_no_net_are_refused(folder, tmp_path):  # noqa: F811
+    sparse = zoo_path("pong", "student-1chip-sparse.safetensors")
+    halves = {"architecture": "1chip-wide", "initial": SHIPPED, "initial_beside": sparse}
     with pytest.raises(UserError, match=r"initial_beside .* without initial"):
-        config(folder, initial_beside=other)
-    with pytest.raises(UserError, match=r"layer 0 .* is \(64, 8, 4, -4, 1\), the net to train has \(32,"):
-        distill.run(config(folder, **{**halves, "architecture": "1chip"}), tmp_path / "narrow")
-    checkpoint = tmp_path / distill.CHECKPOINT
-    with pytest.raises(UserError, match="is a checkpoint, and initial_beside wants two finished students"):
-        distill.run(config(folder, **{**halves, "initial": checkpoint}), tmp_path / "again")
+        config(folder, initial_beside=sparse)
+    with pytest.raises(
+        UserError, match=r"architecture 1chip, which is one net. Give --architecture 1chip-wide"
+    ):
+        config(folder, **{**halves, "architecture": "1chip"})
+
+    def told(**options):
+        with pytest.raises(UserError) as refused:
+            distill.run(config(folder, **{**halves, **options}), tmp_path)
+        return str(refused.value)
+
+    assert "give --initial_beside another finished 1-chip student" in told(initial_beside=None).lower()
+    assert "equal halves learn the same" in told(initial_beside=SHIPPED)
+    foreign = zoo_path("seaquest", "student-1chip.safetensors")
+    assert told(initial_beside=foreign).startswith(f"{foreign}: number of actions: 18, beside 6")
+    absent = tmp_path / "absent.safetensors"
+    assert told(initial_beside=absent).startswith(str(absent))
+    teacher = folder / "teacher.safetensors"
+    for option in ("initial", "initial_beside"):
+        assert told(**{option: teacher}).startswith(str(teacher))
 
 
 def test_a_file_of_another_kind_is_named(folder, tmp_path):  # noqa: F811

@@ -178,7 +178,7 @@ def test_what_cannot_change_a_stages_result_is_not_in_its_key(folder: Path, tmp_
     distill = DistillConfig(buffer=run_dir / BUFFER, teacher=folder / "teacher.safetensors")
     newer = dataclasses.replace(distill, also_teachers=(folder / "teacher.safetensors",))
     assert stage_key("distill", distill, state) != stage_key("distill", newer, state)
-    assert unused_newer(distill) == {"also_teachers", "prune", "prune_at", "shift_pixels"}
+    assert unused_newer(distill) == {"also_teachers", "initial_beside", "prune", "prune_at", "shift_pixels"}
     files = {"teacher": folder / "teacher.safetensors", "student": run_dir / STUDENT}
     student = EvaluateConfig(**files, core_map=run_dir / CORE_MAP)
     another = EvaluateConfig(**files, core_map=run_dir / REPORT, num_envs=3)

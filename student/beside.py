@@ -80,7 +80,8 @@ def beside(one: IntegerNet, other: IntegerNet, path: Path) -> IntegerNet:
             the layers.
     """
     wanted, found = _geometry(one), _geometry(other)
-    for what in (what for what in wanted if wanted[what] != found.get(what)):
+    what = next((what for what in wanted if wanted[what] != found.get(what)), None)
+    if what is not None:
         raise UserError(
             f"{path}: {what}: {found[what]}, beside {wanted[what]}",
             "give --initial and --initial_beside two students of one architecture, window and number of actions",

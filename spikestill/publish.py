@@ -172,18 +172,16 @@ def student_curve(folder: Path) -> dict[str, Any]:
     return {"training_seconds": round(seconds), "curve": points}
 
 
-def ancestors(kind: str, provenance: Provenance, folders: list[Path]) -> list[dict[str, Any]]:
-    """Return how the networks were trained that this one went on from (``--initial``), the first one first.
+def ancestors(
+    kind: str, trained: Sequence[tuple[Path, Provenance]], earlier: Mapping[str, Any] | None
+) -> list[dict[str, Any]]:
+    """Return how the networks were trained that one went on from (``--initial``), the first one first.
 
     Args:
         kind: ``teacher`` or ``student``.
-        provenance: of the last one.
-        folders: where they may lie (:func:`lineage`).
-
-    Raises:
-        UserError: one of them is in no folder.
+        trained: those networks, as :func:`lineage` has them.
+        earlier: the card of the published student that they went on from, None where there is none.
     """
-    trained, earlier = lineage(kind, provenance, folders)
     told = [*earlier["went_on_from"], {key: earlier[key] for key in ANCESTOR}] if earlier is not None else []
     for path, made in trained:
         saved = path.parent / "teacher.json"
@@ -338,7 +336,7 @@ def publish_teacher(game: str, source: Path, folder: Path, episodes: int, earlie
     selected = file.net.get("selected")
     if found != game:
         raise UserError(f"{source}: plays {found}, not {game}", f"publish it with the game {found}")
-    went_on_from = ancestors("teacher", provenance, earlier)
+    went_on_from = ancestors("teacher", *lineage("teacher", provenance, earlier))
     training = teacher_curve(source.parent)
     with published(folder) as scratch:
         path = scratch / "teacher.safetensors"
@@ -386,8 +384,8 @@ def publish_student(
             f"give --variant wide for {WIDE}, and for no other net",
         )
     teachers = {each: teacher_card(folder.parent / each) for each in game.split("+")}
-    went_on_from = ancestors("student", provenance, earlier)
     stages, before = lineage("student", provenance, earlier)
+    went_on_from = ancestors("student", stages, before)
     training = student_curve(source.parent)
     name = f"1chip-{variant}" if variant else "1chip"
     with published(folder) as scratch:

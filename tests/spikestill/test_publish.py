@@ -83,24 +83,26 @@ def test_ancestors_are_told_from_the_first_to_the_last(tmp_path):
     first = write_teacher(tmp_path / "first", 1)
     second = write_teacher(tmp_path / "second", 2, {"initial": first})
     third = write_teacher(tmp_path / "third", 3, {"initial": second})
-    told = publish.ancestors("teacher", read_teacher(third)[3], [second.parent, first.parent])
+    told = publish.ancestors(
+        "teacher", *publish.lineage("teacher", read_teacher(third)[3], [second.parent, first.parent])
+    )
     assert [(each["sha256"], each["recipe"]["seed"]) for each in told] == [
         (file_sha256(first), 1), (file_sha256(second), 2)
     ]  # fmt: skip
     assert all(each["training_frames"] == 768 for each in told)
     with pytest.raises(UserError, match="is in none of 1 folders"):
-        publish.ancestors("teacher", read_teacher(third)[3], [first.parent])
+        publish.lineage("teacher", read_teacher(third)[3], [first.parent])
 
 
 def test_a_student_that_went_on_from_the_zoos_has_that_ones_history():
     shipped = ROOT / "seaquest" / "student-1chip.safetensors"
     card = json.loads(shipped.with_suffix(".json").read_text())
     made = Provenance.of({}, 0, {"initial": shipped})
-    told = publish.ancestors("student", made, [shipped.parent])
+    told = publish.ancestors("student", *publish.lineage("student", made, [shipped.parent]))
     assert told[:-1] == card["went_on_from"]
     assert told[-1] == {key: card[key] for key in ("sha256", "recipe", "training_seconds", "curve")}
     with pytest.raises(UserError, match="is in none of 1 folders"):
-        publish.ancestors("student", made, [ROOT / "pong"])
+        publish.lineage("student", made, [ROOT / "pong"])
 
 
 @pytest.mark.slow

@@ -32,8 +32,8 @@ from spikestill.configs.play import PlayConfig
 from spikestill.runtime.play import run
 
 KEYS = (
-    "seconds", "decisions", "misses", "missed_at", "unseen", "latency_ms", "jitter_ms", "lost_s", "scores",
-    "joules_per_decision", "histogram", "video_frames", "dropped_video_frames",
+    "rate_hz", "frame_skip", "seconds", "decisions", "misses", "missed_at", "unseen", "latency_ms", "jitter_ms",
+    "lost_s", "scores", "joules_per_decision", "histogram", "video_frames", "dropped_video_frames",
 )  # fmt: skip
 AGENT_KEYS = ("agent", "decisions", "misses", "missed_at", "latency_ms", "state")
 
@@ -79,7 +79,7 @@ def measure(agent: str, options: argparse.Namespace) -> dict[str, Any]:
         with Witness() as witness:
             summary = run(config, Path(folder)).summary
             ended_s = time.time()
-    period_s = options.frame_skip / summary["rate_hz"]
+    period_s = summary["frame_skip"] / summary["rate_hz"]
     began_s = np.arange(ended_s - summary["seconds"], ended_s - period_s, period_s)
     stalls = sorted(stall for core in witness.found for stall in core["stalls"])
     found = {
@@ -105,8 +105,10 @@ def main() -> None:
     )
     parser.add_argument("--minutes", type=float, default=10.0, help="minutes for each agent or group")
     parser.add_argument("--agents", nargs="+", default=["cores", "lava", "teacher", "fp16"])
-    parser.add_argument("--game", default="pong")
-    parser.add_argument("--frame_skip", type=int, default=4)
+    parser.add_argument(
+        "--game", default="pong", help="a control task plays at its own rate: --agents teacher"
+    )
+    parser.add_argument("--frame_skip", type=int, default=4, help="of Atari; a control task has its own")
     parser.add_argument("--teacher", type=Path)
     parser.add_argument("--student", type=Path)
     parser.add_argument("--core_map", type=Path)
@@ -114,11 +116,11 @@ def main() -> None:
     options = parser.parse_args()
     figures: dict[str, Any] = {
         "game": options.game,
-        "frame_skip": options.frame_skip,
         "minutes": options.minutes,
         "stand_in": stand_in(),
     }
-    suffix = "" if options.frame_skip == 4 else f"-skip{options.frame_skip}"
+    suffix = "" if options.game == "pong" else f"-{options.game}"
+    suffix += "" if options.frame_skip == 4 else f"-skip{options.frame_skip}"
     suffix += "-avx2" if figures["stand_in"] else ""
     for agent in options.agents:
         finish(

@@ -319,7 +319,7 @@ def _run_dir(verb: Verb, arguments: Arguments) -> Path:
 
 
 def _config(verb: Verb, arguments: Arguments, run_dir: Path) -> Any:
-    from spikestill.configs.loading import MissingOptionError, find_recipe, load, nested, read_recipe
+    from spikestill.configs.loading import TRUE, MissingOptionError, find_recipe, load, nested, read_recipe
     from spikestill.configs.options import options
 
     recipe = find_recipe(arguments.common["config"]) if "config" in arguments.common else None
@@ -334,6 +334,8 @@ def _config(verb: Verb, arguments: Arguments, run_dir: Path) -> Any:
         and ((run_dir / name).is_file() or ("run_dir" in arguments.common and defaults[option] is not None))
     }
     asks = next((name for name in ("environment.game", "game") if name in defaults), "")
+    if "stream_game" in defaults and str(given.get("stream")).lower() in TRUE:
+        asks = "stream_game"
     there = ""
     if asks and "run_dir" in arguments.common and (verb.name == "teach" or not _given(given, asks)):
         from spikestill.run_folder import game_of

@@ -211,6 +211,18 @@ def test_a_run_folder_feeds_the_next_command(student: Path, capsys: pytest.Captu
     assert yaml.safe_load(capsys.readouterr().out)["student"] == str(student)
 
 
+def test_a_stream_is_of_the_run_folders_game(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copyfile(ROOT / "breakout" / "teacher.safetensors", tmp_path / "teacher.safetensors")
+    streams = ["distill", "--config", "distill-paper", "--run_dir", str(tmp_path), "--print_config"]
+    for given, game in (
+        (streams, "breakout"),
+        ([*streams, "--stream_game", "qbert"], "qbert"),
+        ([*streams, "--stream", "no"], "pong"),  # the default: recordings say their game
+    ):
+        assert cli.main(given) == 0
+        assert yaml.safe_load(capsys.readouterr().out)["stream_game"] == game
+
+
 def test_what_a_run_folder_lacks_is_missed_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And not taken from the folder that the user is in."""
     for verb, file in (

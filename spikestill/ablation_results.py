@@ -26,7 +26,8 @@ ABOUT = (
     "A table's baseline has no change (`none`), or no file of one's own; all else is as in its other rows. Better",
     "and worse: the score lies above or below the 95 % interval of the baseline's. Where the row's own interval",
     "reaches into that one, the cell says so. With one seed an interval is over games alone: it does not tell what",
-    "another seed scores.",
+    "another seed scores. Of twenty changes that change nothing three or four would be called better or worse. Percent",
+    "are of the mean that the teacher had in the same number of games; its own uncertainty is not in the interval.",
     "",
 )
 

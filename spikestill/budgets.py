@@ -19,10 +19,15 @@ UNCOUNTED = (
 
 
 def columns(cell: Cell) -> list[str]:
-    """Return how many seeds a cell has, its recorded frames, its batches and its hours; '' where it has none."""
+    """Return a cell's seeds ("2 of 3" where one failed or was not run), recorded frames, batches and hours.
+
+    What a cell does not have is ''.
+    """
     frames = cell.get("record.frames")
     return [
-        str(cell["done"]),
+        str(cell["done"])
+        if cell["done"] == cell.get("seeds", cell["done"])
+        else f"{cell['done']} of {cell['seeds']}",
         "" if frames is None else thousands(frames),
         number(cell.get("distill.steps"), 0),
         number(cell["hours"], 2),

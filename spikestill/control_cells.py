@@ -91,6 +91,7 @@ class Cell:
         curves: seed to its evaluations, of trainings that went on.
         diverged: where each run that did not ended, and which seeds diverged: all end with the first.
         seconds: wall clock of all.
+        ended: steps that a training was to have which somebody ended before; 0 where there is none.
     """
 
     game: str
@@ -101,6 +102,7 @@ class Cell:
     curves: Mapping[int, Curve]
     diverged: tuple[str, ...]
     seconds: float
+    ended: int
 
     @property
     def steps(self) -> list[int]:
@@ -120,7 +122,8 @@ class Cell:
             step = self.steps[-1]
             mean, ends = self.at(step)
             seeds, games = len(self.curves), len(next(iter(self.curves.values()))[step])
-            told.append(f"{number(mean)} ({interval(ends)}; {seeds} x {games} games, {step:,} steps)")
+            whole = f" of {self.ended:,}" if self.ended else ""
+            told.append(f"{number(mean)} ({interval(ends)}; {seeds} x {games} games, {step:,}{whole} steps)")
         told += self.diverged
         told += [f"{name} {value}" for name, value in self.fixed]
         return f"{', '.join(told)}, {number(self.seconds / 3600, 2)} h"
@@ -139,6 +142,7 @@ def cells(kept: Mapping[Path, Kept]) -> list[Cell]:
             for field in dataclasses.fields(ControlConfig)
             if each.config.precision in FIXED
             and field.name in OF_FIXED
+            and (field.name != "quantisation_delay" or each.config.precision == "fixar")
             and getattr(each.config, field.name) != field.default
         )
         key = (each.config.environment.game, each.config.algorithm, variant_of(each.config),
@@ -163,7 +167,16 @@ def _pooled(key: tuple[str, str, Variant, Setting, Setting], own: Mapping[Path, 
             owner[seed] = path
             if seed in each.curves and not each.diverged:
                 curves[seed] = each.curves[seed]
-    cell = Cell(*key, curves, tuple(diverged), sum(each.seconds for each in own.values()))
+    ended = [
+        each.config.steps
+        for each in own.values()
+        if not each.diverged
+        and any(
+            max(curve) + each.config.evaluation_period <= each.config.steps for curve in each.curves.values()
+        )
+    ]
+    seconds = sum(each.seconds for each in own.values())
+    cell = Cell(*key, curves, tuple(diverged), seconds, max(ended, default=0))
     if curves and not cell.steps:
         raise UserError(
             f"{next(iter(own))}: its seeds {', '.join(map(str, sorted(curves)))} have no evaluation at the same step",

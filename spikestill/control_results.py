@@ -138,20 +138,27 @@ def figures(found: Sequence[Cell], games: Iterable[str], columns: Mapping[str, V
     return lines
 
 
-def ablation_figure(found: Sequence[Cell], game: str, folder: Path) -> list[str]:
-    """Write the figure of the ablations' last means with their intervals; return the lines that show it."""
+def ablation_figures(found: Sequence[Cell], game: str, folder: Path) -> list[str]:
+    """Write a figure of the ablations' last means for each setting; return the lines that show them.
+
+    A setting in which a single variant has a mean has no figure.
+    """
     titles = {variant: title for title, variant in ABLATIONS.items()}
     own = [cell for cell in found if (cell.game, cell.algorithm) == (game, "sac") and cell.variant in titles
            and cell.steps]  # fmt: skip
-    if len(own) < 2:
-        return []
-    rows = []
-    for cell in own:
-        mean, (below, above) = cell.at(cell.steps[-1])
-        rows.append((titles[cell.variant].removeprefix("fp16 ").removeprefix("fp16, "), mean, (below, above)))
-    path = folder / f"control-ablations-{game}.svg"
-    write_text(path, standalone(interval_chart(rows, "mean return", width=760, room=230)) + "\n")
-    return [f"![{game}: the methods](images/{path.name})", ""]
+    lines: list[str] = []
+    for index, setting in enumerate(dict.fromkeys(cell.setting for cell in own)):
+        rows = []
+        for cell in (cell for cell in own if cell.setting == setting):
+            mean, (below, above) = cell.at(cell.steps[-1])
+            title = titles[cell.variant].removeprefix("fp16 ").removeprefix("fp16, ")
+            rows.append((title, mean, (below, above)))
+        if len(rows) < 2:
+            continue
+        path = folder / f"control-ablations-{game}-{index}.svg"
+        write_text(path, standalone(interval_chart(rows, "mean return", width=760, room=230)) + "\n")
+        lines += [f"![{game}, {described(setting)}: the methods](images/{path.name})", ""]
+    return ["What diverged has no bar.", "", *lines] if lines else []
 
 
 def distances(found: Sequence[Distances], folder: Path) -> list[str]:
@@ -224,7 +231,11 @@ def draw(documents: Path, docs: Path) -> None:
              "`--curve RUN_FOLDER` keeps one. A cell is the mean return at the last step that all its seeds reached,",
              "with the 95 % interval over seeds and games (bootstrap), seeds x games, steps of a seed, hours of all",
              "seeds. Options are those that are not the default. A run of several seeds ends where the first",
-             "diverges. What was not run stays empty.", "",
+             "diverges. \"N of M steps\" was ended by hand. What was not run stays empty.", "",
+             "Few seeds make such an interval too narrow: of two seeds it is about the range of their means. Where",
+             "seeds differ and games do not, it holds the true mean in 50, 74 and 83 of 100 cases with two, three and",
+             "five seeds; where games of a seed differ three times as much as seeds do, in 88, 91 and 96 (simulated,",
+             "ten games a seed, all normal).", "",
              "## SAC in fp16: Figures 3 and 9 of Björck 2021", "",
              "The paper draws curves and prints no numbers: methods are added one by one; every task needs several of",
              "them to work well, and which ones differs between tasks. `spikestill sweep bjorck-figure3`.", "",
@@ -238,7 +249,7 @@ def draw(documents: Path, docs: Path) -> None:
              "Adam's ε. `spikestill sweep bjorck-figure7`; eps is in `bjorck-naive`, fp32 in `bjorck-figure3`.",
              "In the paper, whose bars are means over seeds and six tasks, taking out any of the six lowers the score,",
              "one to a crash, and neither amp nor eps improves a training substantially.", "",
-             *ablations(found, "cartpole_swingup"), *ablation_figure(found, "cartpole_swingup", images),
+             *ablations(found, "cartpole_swingup"), *ablation_figures(found, "cartpole_swingup", images),
              "## Random options: Tables 6 and 7", "",
              "`spikestill sweep bjorck-table6`; the paper's are over six tasks and three seeds.", "",
              *random_settings(found),

@@ -141,6 +141,8 @@ def students(found: Mapping[str, Card], trained: Mapping[str, Card]) -> list[str
         "",
         *means(found),
         paper + without,
+        "A further training took a student's place where it scored more, by the same 100 games that are shown:",
+        "the intervals do not cover that choice.",
         "",
         *table(STUDENT, rows),
         *counted,

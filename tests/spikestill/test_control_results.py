@@ -181,6 +181,8 @@ def test_seeds_of_the_same_options_are_one_cell_wherever_they_were_trained(tmp_p
     assert mean == 25.0
     assert 10.0 <= below < 20.0 < 30.0 < above <= 40.0
     assert cell.text().endswith("; 2 x 2 games, 240 steps), 0.20 h")
+    (short,) = (cell for cell in found if cell.variant.precision == "fixar")
+    assert short.text() == "7.0 (7.0 to 7.0; 1 x 2 games, 120 of 240 steps), 0.10 h"
     write(tmp_path, kept_of(config_of(seeds=2, steps=999), {0: {120: (1.0,)}, 1: {120: (1.0,)}}))
     with pytest.raises(UserError, match=r"has seed 0, and so has .*json, a training of the same options"):
         cells(control_curves.read_all(tmp_path))
@@ -221,6 +223,28 @@ def test_the_page_is_drawn_without_any_run_and_its_figures_are_svg(tmp_path):
     root = ET.fromstring(image.read_text())
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert len(list(root.iter("{http://www.w3.org/2000/svg}polygon"))) == 2
+    draw(tmp_path / "none", tmp_path)
+    assert not list((tmp_path / "images").iterdir())
+
+
+def test_the_methods_of_each_setting_have_a_figure_of_their_own(tmp_path):
+    for batch_size, returns in ((8, 10.0), (16, 90.0)):
+        for precision in ("fp32", "fp16"):
+            options = {"algorithm": "sac", "precision": precision, "batch_size": batch_size}
+            config = config_of("cartpole_swingup", **options)
+            write(tmp_path / "kept", kept_of(config, {0: {240: (returns, returns + 1)}}))
+    # A setting with one variant alone has none.
+    alone = config_of("cartpole_swingup", algorithm="sac", precision="fp32", batch_size=32)
+    write(tmp_path / "kept", kept_of(alone, {0: {240: (50.0, 51.0)}}))
+    draw(tmp_path / "kept", tmp_path)
+    page = (tmp_path / "control-results.md").read_text()
+    drawn = sorted((tmp_path / "images").glob("control-ablations-*.svg"))
+    assert len(drawn) == 2
+    told = [" ".join(ET.parse(path).getroot().itertext()) for path in drawn]
+    assert ["10.5" in each for each in told] != ["90.5" in each for each in told]
+    assert all(("10.5" in each) != ("90.5" in each) for each in told)
+    for batch_size in (8, 16):
+        assert f"![cartpole_swingup, 8-8, batch {batch_size}" in page
     draw(tmp_path / "none", tmp_path)
     assert not list((tmp_path / "images").iterdir())
 

@@ -361,17 +361,20 @@ def test_a_student_of_two_games_stands_in_each_beside_the_student_of_that_game_a
 
 def test_constraints_stand_from_the_fewest_to_the_most(tmp_path):
     rung = {
-        "rung": "binary", "batches": 3000, "training_loss": 1.5, "training_agreement": 0.5, "hours": 0.5,
+        "rung": "binary", "batches": 3000, "learning_rate": 0.003, "training_loss": 1.5,
+        "training_agreement": 0.5, "hours": 0.5,
         "held_out": {"agreement": 0.45, "regret": 0.25}, "played": {"score": 167.5, "ci95": [150.0, 190.0]},
     }  # fmt: skip
-    figures = {"binary-3000": rung, "teacher-3000": rung | {"rung": "teacher", "training_loss": 1.25}}
+    teacher = {"rung": "teacher", "learning_rate": 5e-4, "training_loss": 1.25}
+    figures = {"binary-3000": rung, "teacher-3000": rung | teacher}
     (tmp_path / "constraints-breakout.json").write_text(json.dumps({"figures": figures}))
     found = constraint_results.section(tmp_path, {"breakout": CARD | {"random": 15.0}})
     drawn = [line for line in found if line.startswith("| breakout")]
     assert drawn == [
-        "| breakout | none: the teacher's own net, fp32 | 3,000 | 1.25 | 50, 45 | 0.25 | 167.5 | 150.0 to 190.0 | 50 "
+        "| breakout | none: the teacher's own net, fp32 | 0.0005 | 3,000 | 1.25 | 50, 45 | 0.25 | 167.5 "
+        "| 150.0 to 190.0 | 50 | 0.50 |",
+        "| breakout | and binary activations | 0.003 | 3,000 | 1.50 | 50, 45 | 0.25 | 167.5 | 150.0 to 190.0 | 50 "
         "| 0.50 |",
-        "| breakout | and binary activations | 3,000 | 1.50 | 50, 45 | 0.25 | 167.5 | 150.0 to 190.0 | 50 | 0.50 |",
     ]
     assert constraint_results.section(tmp_path, {}) == []
 

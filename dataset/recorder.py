@@ -200,12 +200,14 @@ class BackgroundWriter:
     def _write(self, frames_NRP: npt.NDArray[np.uint8] | None, steps: Steps) -> None:
         if self._broken:
             return
-        self._broken = True
-        self._writer.write(frames_NRP, steps)
-        if self._writer.rows - self._committed >= self._flush_rows:
-            self._writer.commit()
-            self._committed = self._writer.rows
-        self._broken = False
+        try:
+            self._writer.write(frames_NRP, steps)
+            if self._writer.rows - self._committed >= self._flush_rows:
+                self._writer.commit()
+                self._committed = self._writer.rows
+        except BaseException:
+            self._broken = True
+            raise
 
     def finish(self) -> None:
         """Write what is on its way, commit, and end the thread; after a block that failed nothing is committed."""
@@ -320,7 +322,8 @@ def _reopen(path: Path, config: RecordConfig, provenance: Provenance) -> BufferW
 
 def _hashes(parents: Mapping[str, str]) -> dict[str, Any]:
     """Return the hashes of the files that play, by the option that gives them."""
-    further = [parents[role] for role in sorted(parents) if role.startswith("teacher") and role != "teacher"]
+    roles = (numbered("teacher", index) for index in range(1, len(parents) + 1))
+    further = [parents[role] for role in roles if role in parents]
     return {"teacher": parents.get("teacher"), "student": parents.get("student"), "ensemble": further}
 
 

@@ -11,8 +11,8 @@ from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.options import Options, Range, Seed, Share
 
 READ_BY_DDQN = (
-    "replay_capacity", "update_period", "n_step", "priority_exponent", "priority_correction", "target_period", "target",
-    "gap_weight", "entropy_temperature",
+    "replay_capacity", "update_period", "n_step", "priority_exponent", "priority_correction", "target_period",
+    "entropy_temperature",
 )  # fmt: skip
 """Options that PQN has no use for."""
 READ_BY_PQN = ("rollout_steps", "epochs", "trace_decay")
@@ -62,9 +62,10 @@ class TeachConfig(Options):
     target_period: Annotated[int, Range(1, 1e9)] = 4_000
     """Agent steps between copies of the online network to the target network."""
     target: Literal["double", "munchausen", "advantage"] = "double"
-    """What Q is trained towards: ``double`` DQN; ``munchausen`` (Vieillard 2020), which adds the scaled log-policy to
-    the reward, and a soft maximum; ``advantage`` learning (Bellemare 2016), double DQN less a part of the action's
-    disadvantage. The latter two widen the gaps between actions, at one more forward pass a sample."""
+    """What Q is trained towards: ``double`` DQN (of pqn its lambda-return); ``munchausen`` (Vieillard 2020), which adds
+    the scaled log-policy to the reward, and a soft maximum; ``advantage`` learning (Bellemare 2016), the same as
+    ``double`` less a part of the action's disadvantage. The latter two widen the gaps between actions, by which a
+    student learns sooner, at one more forward pass a sample of ddqn. pqn has no ``munchausen``."""
     gap_weight: Annotated[float, Range(0, 1)] = 0.9
     """Weight of that log-policy, or of that disadvantage; no effect with ``double``."""
     entropy_temperature: Annotated[float, Range(1e-6, 1e3)] = 0.03
@@ -131,6 +132,11 @@ class TeachConfig(Options):
         unread = READ_BY_DDQN if self.algorithm == "pqn" else READ_BY_PQN
         self._refuse_unread(dict.fromkeys(unread, f"algorithm {self.algorithm}"))
         if self.algorithm == "pqn":
+            if self.target == "munchausen":
+                raise UserError(
+                    "target munchausen with algorithm pqn, whose returns take the greatest Q-value and no soft maximum",
+                    "give --target advantage, which widens the gaps between actions too",
+                )
             self._check_rollouts()
         else:
             self._check_replay()

@@ -7,7 +7,11 @@ replay takes eight, and no pass of a target network, so that games must be many 
 The authors normalise every layer (``layer_norm``), which takes the target network's place: without it Breakout's score
 stood at 3 where it stood at 17 with it, after as many steps.
 
-Axis suffixes: T steps of a rollout, S the states of T steps and the one after them, E environments, N steps of all.
+With ``target`` advantage a step's return is less a part of what its action is worth less than the best one, by the
+weights from which the returns are (Bellemare 2016): the pass that they take gives it for nothing.
+
+Axis suffixes: T steps of a rollout, S the states of T steps and the one after them, E environments, N steps of all, A
+actions.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from spikestill.teacher.atari.ddqn import advantage_learning_target
 from spikestill.teacher.atari.host_learner import HostLearner
 from spikestill.teacher.atari.learner import Share, UpdateReport
 from spikestill.teacher.atari.replay import Batch
@@ -76,11 +81,18 @@ class RolloutLearner(HostLearner):
         config, replay = self.config, self.replay
         slots_S = np.arange(replay.written - 1 - config.rollout_steps, replay.written) % replay.length
         slots_T = slots_S[:-1]
-        valid_TE = replay.valid[slots_T]
+        valid_TE, q_SEA = replay.valid[slots_T], self._rollout_values(slots_S)
         target_TE = lambda_returns(
-            replay.reward[slots_T], replay.done[slots_T], valid_TE, self._best(slots_S),
+            replay.reward[slots_T], replay.done[slots_T], valid_TE, q_SEA.max(axis=2),
             config.discount, config.trace_decay,
         )  # fmt: skip
+        if config.target == "advantage":
+            action = torch.from_numpy(replay.action[slots_T].astype(np.int64).reshape(-1))
+            q_NA = torch.from_numpy(q_SEA[:-1]).flatten(0, 1)
+            target = advantage_learning_target(
+                torch.from_numpy(target_TE).view(-1), q_NA, action, config.gap_weight
+            )
+            target_TE = target.numpy().reshape(target_TE.shape)
         played_N = np.flatnonzero(valid_TE)
         if len(played_N) < self.shares:
             return []
@@ -103,18 +115,19 @@ class RolloutLearner(HostLearner):
         weight = np.full_like(target, self.config.batch_size / len(target))
         return Batch(time, env, time, action, target, np.zeros_like(target), weight)
 
-    def _best(self, slots_S: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Return max_a q (S, E) of the states in these slots of the ring, by the weights of now."""
+    def _rollout_values(self, slots_S: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Return q (S, E, A) of the states in these slots of the ring, by the weights of now."""
         envs = self.replay.num_envs
         time, env = np.repeat(slots_S, envs), np.tile(np.arange(envs), len(slots_S))
 
-        def best(begin: int) -> npt.NDArray[np.float32]:
+        def values(begin: int) -> npt.NDArray[np.float32]:
             part = slice(begin, begin + FORWARD_BATCH)
             with torch.no_grad():
                 stacks = self.stacks(self.replay.stacks(time[part], env[part]))
-                return self.q_values(self.working, stacks).amax(dim=1).cpu().numpy()
+                return self.q_values(self.working, stacks).cpu().numpy()
 
-        return np.concatenate(list(self.pool.map(best, range(0, len(time), FORWARD_BATCH)))).reshape(-1, envs)
+        parts = list(self.pool.map(values, range(0, len(time), FORWARD_BATCH)))
+        return np.concatenate(parts).reshape(len(slots_S), envs, -1)
 
     def _share(self, batch: Batch) -> Share:
         stacks = self.stacks(self.replay.stacks(batch.time, batch.env))

@@ -81,13 +81,15 @@ def random_weights(seed: int) -> q_network.Weights:
     return weights
 
 
-def test_a_round_regresses_every_step_of_the_newest_rollout_on_its_lambda_return():
+@pytest.mark.parametrize("target", ["double", "advantage"])
+def test_a_round_regresses_every_step_of_the_newest_rollout_on_its_lambda_return(target):
     replay = noise_replay(np.random.default_rng(3), n_step=1, discount=0.9, ends=0.2)
     replay.valid[94, 1] = replay.valid[97, 2] = False
     # The newest row has no successor yet: rows 91 to 98 are the rollout, and 30 of their 32 steps were played.
     config = dataclasses.replace(
-        SMALL, epochs=1, batch_size=24, discount=0.9, averaging=0.0, max_gradient_norm=0.0
-    )
+        SMALL, epochs=1, batch_size=24, discount=0.9, averaging=0.0, max_gradient_norm=0.0, target=target,
+        gap_weight=0.7,
+    )  # fmt: skip
     learner = RolloutLearner(config, ACTIONS, replay, threads=2)
     learner.begin_with(random_weights(5))
     net = network(learner.master)
@@ -108,7 +110,10 @@ def test_a_round_regresses_every_step_of_the_newest_rollout_on_its_lambda_return
                 replay.reward[rows, env], replay.done[rows, env], replay.valid[rows, env], best[:, env],
                 0.9, config.trace_decay, t,
             )  # fmt: skip
-            error = q(row, env)[int(replay.action[row, env])] - wanted
+            taken = q(row, env)[int(replay.action[row, env])]
+            if target == "advantage":  # Bellemare 2016, equation 9
+                wanted -= 0.7 * (best[t, env] - taken.item())
+            error = taken - wanted
             loss = loss + (0.5 * error**2 if abs(error.item()) <= 1 else error.abs() - 0.5) / 30
             errors.append(error.item())
     loss.backward()
@@ -191,6 +196,7 @@ def test_a_damaged_layer_norm_is_named(tmp_path):
     ("options", "message"),
     [
         ({"n_step": 5}, "n_step is 5, and algorithm pqn does not read it"),
+        ({"target": "munchausen"}, "target munchausen with algorithm pqn, whose returns take the greatest"),
         ({"batch_size": 64}, "batch_size 64 is more than a rollout of 8 steps"),
         ({"replay_start": 32}, "replay_start 32 begins to learn before a rollout of 32 steps"),
         ({"replay_start": 33, "steps": 60}, "a round is 32 steps, and replay_start 33 is past after 64"),

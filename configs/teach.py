@@ -64,8 +64,8 @@ class TeachConfig(Options):
     target: Literal["double", "munchausen", "advantage"] = "double"
     """What Q is trained towards: ``double`` DQN (of pqn its lambda-return); ``munchausen`` (Vieillard 2020), which adds
     the scaled log-policy to the reward, and a soft maximum; ``advantage`` learning (Bellemare 2016), the same as
-    ``double`` less a part of the action's disadvantage. The latter two widen the gaps between actions, by which a
-    student learns sooner, at one more forward pass a sample of ddqn. pqn has no ``munchausen``."""
+    ``double`` less a part of the action's disadvantage. The latter two widen the gaps between actions, at one more
+    forward pass a sample of ddqn. pqn has no ``munchausen``."""
     gap_weight: Annotated[float, Range(0, 1)] = 0.9
     """Weight of that log-policy, or of that disadvantage; no effect with ``double``."""
     entropy_temperature: Annotated[float, Range(1e-6, 1e3)] = 0.03
@@ -132,11 +132,6 @@ class TeachConfig(Options):
         unread = READ_BY_DDQN if self.algorithm == "pqn" else READ_BY_PQN
         self._refuse_unread(dict.fromkeys(unread, f"algorithm {self.algorithm}"))
         if self.algorithm == "pqn":
-            if self.target == "munchausen":
-                raise UserError(
-                    "target munchausen with algorithm pqn, whose returns take the greatest Q-value and no soft maximum",
-                    "give --target advantage, which widens the gaps between actions too",
-                )
             self._check_rollouts()
         else:
             self._check_replay()
@@ -158,6 +153,11 @@ class TeachConfig(Options):
                 )
 
     def _check_rollouts(self) -> None:
+        if self.target == "munchausen":
+            raise UserError(
+                "target munchausen with algorithm pqn, whose returns take the greatest Q-value and no soft maximum",
+                "give --target advantage, which widens the gaps between actions too",
+            )
         rollout = self.rollout_steps * self.num_envs
         first = -(-self.replay_start // rollout) * rollout
         if self.replay_start < self.steps <= first:

@@ -23,11 +23,10 @@ def columns(cell: Cell) -> list[str]:
 
     What a cell does not have is ''.
     """
-    frames = cell.get("record.frames")
+    frames, done = cell.get("record.frames"), cell["done"]
+    seeds = cell.get("seeds", done)
     return [
-        str(cell["done"])
-        if cell["done"] == cell.get("seeds", cell["done"])
-        else f"{cell['done']} of {cell['seeds']}",
+        str(done) if done == seeds else f"{done} of {seeds}",
         "" if frames is None else thousands(frames),
         number(cell.get("distill.steps"), 0),
         number(cell["hours"], 2),

@@ -172,7 +172,8 @@ def _pooled(key: tuple[str, str, Variant, Setting, Setting], own: Mapping[Path, 
         for each in own.values()
         if not each.diverged
         and any(
-            max(curve) + each.config.evaluation_period <= each.config.steps for curve in each.curves.values()
+            max(curve, default=0) + each.config.evaluation_period <= each.config.steps
+            for curve in each.curves.values()
         )
     ]
     seconds = sum(each.seconds for each in own.values())

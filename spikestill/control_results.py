@@ -84,13 +84,16 @@ def random_settings(found: Sequence[Cell]) -> list[str]:
         wanted = dict(zip(RANDOM_OPTIONS, values, strict=True))
         row = [str(index), *(f"{value:g}" for value in values)]
         for paper, variant in ((paper_32, MAIN["fp32"]), (paper_16, MAIN["fp16, all six"])):
-            own = [cell for cell in found if cell.game in BJORCK_TASKS and cell.variant == variant and cell.steps
+            own = [cell for cell in found if cell.game in BJORCK_TASKS and cell.variant == variant
                    and all(dict(cell.setting).get(name, getattr(usual, name)) == value
                            for name, value in wanted.items())]  # fmt: skip
-            means = [cell.at(cell.steps[-1])[0] for cell in own]
-            games = len({cell.game for cell in own})
-            ours = f": {number(np.mean(means))} of {games} tasks, {len(own)} cells" if means else ""
-            row.append(f"{paper}{ours}")
+            went_on = [cell for cell in own if cell.steps]
+            told = []
+            if went_on:
+                mean = number(np.mean([cell.at(cell.steps[-1])[0] for cell in went_on]))
+                told.append(f"{mean} of {len({cell.game for cell in went_on})} tasks, {len(went_on)} cells")
+            told += [f"{cell.game}: {ended}" for cell in own for ended in cell.diverged]
+            row.append(": ".join([str(paper), *(["; ".join(told)] if told else [])]))
         rows.append(row)
     heads = [
         "set",

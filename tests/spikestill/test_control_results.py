@@ -271,6 +271,26 @@ def test_every_trial_of_the_sweeps_has_its_cell():
     assert {variant_of(config) for config in configs} == {MAIN[name] for name in ("fp32", "fp16, all six")}
 
 
+def test_random_settings_tell_the_mean_and_who_diverged(tmp_path):
+    usual = load(ControlConfig, find_recipe("teach-sac-random-1"), {})
+    for precision, task, returns, diverged in (
+        ("fp32", "cartpole_swingup", 10.0, ""),
+        ("fp32", "reacher_easy", 30.0, ""),
+        ("fp16", "cartpole_swingup", 50.0, ""),
+        ("fp16", "reacher_easy", None, "update 7: a critic overflowed"),
+    ):
+        config = dataclasses.replace(
+            usual, precision=precision, environment=EnvironmentConfig(game=task), seeds=1
+        )
+        curves = {0: {240: (returns, returns)}} if returns is not None else {}
+        write(tmp_path / "kept", kept_of(config, curves, diverged=diverged))
+    draw(tmp_path / "kept", tmp_path)
+    page = (tmp_path / "control-results.md").read_text()
+    row = next(line for line in page.splitlines() if line.startswith("| 1 | "))
+    assert ": 20.0 of 2 tasks, 2 cells |" in row
+    assert row.endswith(": 50.0 of 1 tasks, 1 cells; reacher_easy: a run diverged at update 7 |")
+
+
 def test_the_interval_covers_seeds_and_games():
     one = np.random.default_rng(0).normal(100.0, 10.0, 100)
     below, above = seeds_and_games([one.tolist()])

@@ -201,7 +201,8 @@ def lineage(
 ) -> tuple[list[tuple[Path, Provenance]], dict[str, Any] | None]:
     """Return (the networks that one went on from, the first one first; the published student that they went on from).
 
-    A network is its file and its provenance, the published student is its card, None where there is none.
+    Those of a student that it began beside (``--initial_beside``) are among them. A network is its file and its
+    provenance, the published student is its card, None where there is none.
 
     Args:
         kind: ``teacher`` or ``student``.
@@ -211,7 +212,7 @@ def lineage(
             its card.
 
     Raises:
-        UserError: one of them is in no folder; a network that one of them began beside is none of them.
+        UserError: one of them is in no folder; the halves of a student of two nets go on from two published ones.
     """
     from spikestill.student import distill, distillation, integer_net
     from spikestill.teacher import checkpoint
@@ -232,32 +233,45 @@ def lineage(
     known = {file_sha256(path): path for path in places if path.is_file()}
     trained: list[tuple[Path, Provenance]] = []
     counted: set[str] = set()
-    halves: set[str] = set()
-    earlier = None
-    while "initial" in provenance.parents:
-        sha256 = provenance.parents["initial"]
-        if "initial_beside" in provenance.parents:
-            halves.add(provenance.parents["initial_beside"])
+    earlier: dict[str, Any] | None = None
+
+    def count(sha256: str, how: str) -> None:
+        nonlocal earlier
+        if sha256 in counted:
+            return
         counted.add(sha256)
-        if kind == "student" and (earlier := published_student(sha256, folders)):
-            counted |= {each["sha256"] for each in earlier["went_on_from"]}
-            break
+        if kind == "student" and (card := published_student(sha256, folders)):
+            if earlier is not None:
+                raise UserError(
+                    f"the student {how} a published one (SHA-256 {sha256[:12]}) and went on from another "
+                    f"({earlier['sha256'][:12]}): a card tells the trainings of one",
+                    "begin both halves with the same published student, or with what went on from it",
+                )
+            earlier = card
+            counted.update(each["sha256"] for each in card["went_on_from"])
+            return
         if sha256 not in known:
             raise UserError(
-                f"the {kind} went on from one with SHA-256 {sha256[:12]}, which is in none of {len(folders)} folders",
+                f"the {kind} {how} one with SHA-256 {sha256[:12]}, which is in none of {len(folders)} folders",
                 "name its folder with --ancestors",
             )
         path = known[sha256]
-        provenance = made_by[path.name](path)
-        trained.insert(0, (path, provenance))
+        made = made_by[path.name](path)
+        count_parents(made)
+        trained.append((path, made))
         # A training leaves both, and either stands for it.
-        counted |= {file_sha256(path.with_name(name)) for name in made_by if path.with_name(name).is_file()}
-    if strangers := sorted(halves - counted):
-        raise UserError(
-            f"the student that it began beside (--initial_beside, SHA-256 {strangers[0][:12]}) is none of those that "
-            "it went on from, so its trainings would not be counted",
-            "begin with one that went on from the other: --initial the later one, --initial_beside the earlier one",
+        counted.update(
+            file_sha256(path.with_name(name)) for name in made_by if path.with_name(name).is_file()
         )
+
+    def count_parents(made: Provenance) -> None:
+        for parent, how in (("initial", "went on from"), ("initial_beside", "began beside")):
+            if parent in made.parents:
+                count(made.parents[parent], how)
+
+    count_parents(provenance)
+    told = {each["sha256"] for each in earlier["went_on_from"]} if earlier is not None else set()
+    trained = [(path, made) for path, made in trained if file_sha256(path) not in told]
     return trained, earlier
 
 

@@ -250,38 +250,57 @@ def test_the_trainings_between_a_student_and_the_published_one_that_they_went_on
     assert publish.lineage("student", Provenance.of({}, 0), []) == ([], None)
 
 
-def test_the_halves_of_a_student_are_a_later_and_an_earlier_one_of_the_same_trainings(tmp_path):
+def test_the_trainings_of_both_halves_of_a_student_are_counted_once_each(tmp_path):
     shipped = ROOT / "seaquest" / "student-1chip.safetensors"
     net, _ = integer_net.load(shipped)
 
     def trained(name, **parents):
         folder = tmp_path / name
         folder.mkdir()
-        made = Provenance.of({"seed": 1}, 1, parents)
+        made = Provenance.of({"name": name}, 1, parents)
         integer_net.save(net, folder / "student.safetensors", made)
         write_checkpoint(
             folder / distill.CHECKPOINT, distillation.SCHEMA, {"w": torch.zeros(1)}, {}, {}, made
         )
         return folder / "student.safetensors", folder / distill.CHECKPOINT
 
-    def lineage(**parents):
-        folders = [*tmp_path.iterdir(), shipped.parent]
+    def lineage(more=(), **parents):
+        folders = [*tmp_path.iterdir(), shipped.parent, *more]
         return publish.lineage("student", Provenance.of({"seed": 2}, 2, parents), folders)
 
     second, checkpoint = trained("second", initial=shipped)
-    for halves in (
-        {"initial": second, "initial_beside": shipped},
-        {"initial": checkpoint, "initial_beside": second},
+    third, _ = trained("third", initial=shipped)
+    wide, _ = trained("wide", initial=second, initial_beside=shipped)
+    for parents, counted in (
+        ({"initial": second, "initial_beside": shipped}, [second]),
+        ({"initial": shipped, "initial_beside": second}, [second]),
+        ({"initial": checkpoint, "initial_beside": second}, [checkpoint]),
+        ({"initial": second, "initial_beside": third}, [second, third]),
+        ({"initial": wide}, [second, wide]),
     ):
-        found, earlier = lineage(**halves)
-        assert [path for path, _ in found] == [halves["initial"]]
+        found, earlier = lineage(**parents)
+        assert [path for path, _ in found] == counted
         assert earlier == json.loads(shipped.with_suffix(".json").read_text())
     stranger = ROOT / "enduro" / "student-1chip.safetensors"
-    with pytest.raises(UserError, match=r"began beside .* is none of those .* would not be counted"):
+    with pytest.raises(UserError, match=r"began beside one with SHA-256 .* in none of 4 folders"):
         lineage(initial=second, initial_beside=stranger)
-    wide, _ = trained("wide", initial=second, initial_beside=stranger)
-    with pytest.raises(UserError, match=r"began beside .* is none of those .* would not be counted"):
-        lineage(initial=wide)
+    beside, _ = trained("beside", initial=second, initial_beside=stranger)
+    with pytest.raises(UserError, match=r"began beside a published one .* and went on from another"):
+        lineage(initial=beside, more=[stranger.parent])
+
+
+def test_a_training_that_the_published_student_s_card_tells_is_not_counted_again(tmp_path):
+    first = tmp_path / "first" / distill.CHECKPOINT
+    first.parent.mkdir()
+    made = Provenance.of({"seed": 1}, 1, {})
+    write_checkpoint(first, distillation.SCHEMA, {"w": torch.zeros(1)}, {}, {}, made)
+    published = tmp_path / "zoo" / "student-1chip.safetensors"
+    published.parent.mkdir()
+    shutil.copy(ROOT / "pong" / "student-1chip.safetensors", published)
+    card = {"sha256": file_sha256(published), "went_on_from": [{"sha256": file_sha256(first)}]}
+    published.with_suffix(".json").write_text(json.dumps(card))
+    made = Provenance.of({"seed": 2}, 2, {"initial": first, "initial_beside": published})
+    assert publish.lineage("student", made, [first.parent, published.parent]) == ([], card)
 
 
 def test_a_student_of_two_nets_has_a_name_of_its_own(tmp_path):

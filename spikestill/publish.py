@@ -308,22 +308,25 @@ def recorded_frames(
 ) -> int | None:
     """Return the frames of all buffers that a student learnt from, None where one of them is gone.
 
-    A buffer that several trainings read counts once.
+    A buffer that several trainings read counts once, also where the published student read it last.
 
     Args:
         trained: the student and those that it went on from, each with its provenance.
-        earlier: the card of the published student that the first of them went on from, which had recordings of its own.
+        earlier: the card of the published student that the first of them went on from, which had recordings of its own:
+            it names those of its last training.
     """
     from spikestill.dataset.reader import BufferReader
 
     buffers = [buffer for source, provenance in trained for buffer in buffers_of(source, provenance)]
-    there = {buffer.resolve() for buffer in buffers if buffer is not None}
+    there = {file_sha256(buffer): buffer for buffer in buffers if buffer is not None}
+    counted = set() if earlier is None else set(earlier.get("parents", {}).values())
     found = 0 if earlier is None else earlier.get("recorded_frames")
     if found is None or None in buffers:
         return None
-    for buffer in there:
-        with BufferReader(buffer) as reader:
-            found += len(reader)
+    for sha256, buffer in there.items():
+        if sha256 not in counted:
+            with BufferReader(buffer) as reader:
+                found += len(reader)
     return found
 
 

@@ -232,6 +232,10 @@ def test_the_frames_of_all_recordings_are_counted_where_they_are_still_there(tmp
     assert publish.recorded_frames([alone, own_play], None) == sum(lengths), "each learnt from its own"
     assert publish.recorded_frames([alone, training("b", first, second)], None) == sum(lengths), "one of both"
     assert publish.recorded_frames([alone], {"recorded_frames": 1000}) == 1000 + lengths[0]
+    known = {"recorded_frames": 1000, "parents": {"buffer": file_sha256(first), "initial": "0"}}
+    assert publish.recorded_frames([alone, own_play], known) == 1000 + lengths[1], (
+        "the published student's own"
+    )
     assert publish.recorded_frames([alone], {}) is None
     second.unlink()
     assert publish.recorded_frames([alone, own_play], None) is None

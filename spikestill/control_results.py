@@ -93,7 +93,7 @@ def random_settings(found: Sequence[Cell]) -> list[str]:
                 mean = number(np.mean([cell.at(cell.steps[-1])[0] for cell in went_on]))
                 told.append(f"{mean} of {len({cell.game for cell in went_on})} tasks, {len(went_on)} cells")
             told += [f"{cell.game}: {ended}" for cell in own for ended in cell.diverged]
-            row.append(": ".join([str(paper), *(["; ".join(told)] if told else [])]))
+            row.append(f"{paper}: {'; '.join(told)}" if told else str(paper))
         rows.append(row)
     heads = [
         "set",

@@ -231,7 +231,7 @@ def lineage(
         }
     places = (folder / name for folder in folders for name in made_by)
     known = {file_sha256(path): path for path in places if path.is_file()}
-    trained: list[tuple[Path, Provenance]] = []
+    trained: dict[str, tuple[Path, Provenance]] = {}
     counted: set[str] = set()
     earlier: dict[str, Any] | None = None
 
@@ -248,7 +248,9 @@ def lineage(
                     "begin both halves with the same published student, or with what went on from it",
                 )
             earlier = card
-            counted.update(each["sha256"] for each in card["went_on_from"])
+            for each in card["went_on_from"]:
+                counted.add(each["sha256"])
+                trained.pop(each["sha256"], None)
             return
         if sha256 not in known:
             raise UserError(
@@ -258,7 +260,7 @@ def lineage(
         path = known[sha256]
         made = made_by[path.name](path)
         count_parents(made)
-        trained.append((path, made))
+        trained[sha256] = (path, made)
         # A training leaves both, and either stands for it.
         counted.update(
             file_sha256(path.with_name(name)) for name in made_by if path.with_name(name).is_file()
@@ -270,9 +272,7 @@ def lineage(
                 count(made.parents[parent], how)
 
     count_parents(provenance)
-    told = {each["sha256"] for each in earlier["went_on_from"]} if earlier is not None else set()
-    trained = [(path, made) for path, made in trained if file_sha256(path) not in told]
-    return trained, earlier
+    return list(trained.values()), earlier
 
 
 def published_student(sha256: str, folders: list[Path]) -> dict[str, Any] | None:
@@ -317,11 +317,15 @@ def recorded_frames(
     """
     from spikestill.dataset.reader import BufferReader
 
-    buffers = [buffer for source, provenance in trained for buffer in buffers_of(source, provenance)]
-    there = {file_sha256(buffer): buffer for buffer in buffers if buffer is not None}
+    there: dict[str, Path] = {}
+    for source, provenance in trained:
+        for index, buffer in enumerate(buffers_of(source, provenance)):
+            if buffer is None:
+                return None
+            there[provenance.parents[numbered("buffer", index)]] = buffer
     counted = set() if earlier is None else set(earlier.get("parents", {}).values())
     found = 0 if earlier is None else earlier.get("recorded_frames")
-    if found is None or None in buffers:
+    if found is None:
         return None
     for sha256, buffer in there.items():
         if sha256 not in counted:

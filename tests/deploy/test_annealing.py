@@ -46,7 +46,11 @@ def by_hand(core_map: CoreMap) -> tuple[int, int]:
     return int(steps), int(crossed)
 
 
-@pytest.mark.parametrize("spec", [hardware("truenorth"), FOUR_CHIPS], ids=["one chip", "four chips"])
+@pytest.mark.parametrize(
+    "spec",
+    [pytest.param(hardware("truenorth"), marks=pytest.mark.slow), FOUR_CHIPS],
+    ids=["one chip", "four chips"],
+)
 def test_ways_get_much_shorter_and_every_core_keeps_a_place_of_its_own(
     net: IntegerNet, spec: HardwareSpec
 ) -> None:

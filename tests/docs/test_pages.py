@@ -67,6 +67,7 @@ def test_the_tutorial_from_teach_to_the_live_game_runs_shortened(
     assert (tmp_path / "runs" / "tutorial" / "report.html").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_tutorial_from_stable_baselines3_runs_shortened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

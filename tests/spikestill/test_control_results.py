@@ -65,7 +65,7 @@ def test_a_run_s_curve_is_kept_and_read_back_whole(run, tmp_path):
     draw(tmp_path, tmp_path)
     page = (tmp_path / "control-results.md").read_text()
     assert "| swimmer | 8-8, batch 8, replay_capacity 1000, seed_steps 100 | " in page
-    assert "; 2 x 2 games, 240 steps), 0.00 h |" in page
+    assert f"; 2 x 2 games, 240 steps), {kept.seconds / 3600:.2f} h |" in page
 
 
 @simulated

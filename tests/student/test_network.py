@@ -41,13 +41,14 @@ def test_eval_is_the_integer_net(layers, actions, dtype):
     network, stacks = trained(layers, actions=actions, dtype=dtype)
     network.eval()
     net = network.to_integer()
-    expected = np.array([count_votes(naive_forward(net, stack.numpy())[-1], actions) for stack in stacks])
+    found = [naive_forward(net, stack.numpy()) for stack in stacks]
+    expected = np.array([count_votes(naive[-1], actions) for naive in found])
     np.testing.assert_array_equal(network.integer().votes(stacks).numpy(), expected)
     np.testing.assert_array_equal(network(stacks).numpy(), expected.astype(np.float32) / network.voters())
     spikes = network.integer().spikes(stacks)
-    for index in range(len(stacks)):
-        for layer, naive in zip(spikes, naive_forward(net, stacks[index].numpy()), strict=True):
-            np.testing.assert_array_equal(layer[index].numpy(), naive)
+    for index, naive in enumerate(found):
+        for layer, expected_spikes in zip(spikes, naive, strict=True):
+            np.testing.assert_array_equal(layer[index].numpy(), expected_spikes)
 
 
 def test_eval_sees_changed_weights():

@@ -67,7 +67,7 @@ def state_of(path):
         ("swimmer", FIXAR),
         ("hopper", {**FIXAR, "quantisation_delay": 1}),
         ("hopper", {"algorithm": "ddpg", "twin_critics": True, "target_noise": 0.2, "actor_period": 2}),
-        pytest.param("cartpole_swingup_pixels", PIXELS, marks=DRAWN),
+        pytest.param("cartpole_swingup_pixels", PIXELS, marks=[DRAWN, pytest.mark.slow]),
     ],
 )
 def test_stopping_and_resuming_equals_never_having_stopped(tmp_path, game, options):
@@ -419,7 +419,9 @@ def test_an_agent_s_file_comes_back_as_it_was_and_refuses_another_task(tmp_path)
             found.check(path, teach.environment("hopper"))
 
 
-@pytest.mark.parametrize("game", ["reacher_easy", pytest.param("cartpole_swingup_pixels", marks=DRAWN)])
+@pytest.mark.parametrize(
+    "game", ["reacher_easy", pytest.param("cartpole_swingup_pixels", marks=[DRAWN, pytest.mark.slow])]
+)
 def test_what_a_gpu_trained_goes_on_on_the_processor(tmp_path, game, monkeypatch):
     """The device's operations run on the processor here, where no GPU is needed to have them."""
     monkeypatch.setattr("spikestill.teacher.control.learner.compute_device", lambda _: torch.device("cpu"))

@@ -12,7 +12,7 @@ OF_CARD = (SEED, "recorded frames", "batches", "hours")
 UNCOUNTED = (
     "Recorded frames are of all recordings that a student's trainings learnt from. Where the cell is empty the card",
     "does not say them: it is older than that count, or a recording was gone. What is known of those is in",
-    "[Trainings that want a GPU](gpu-runs.md).",
+    "[How the zoo's networks were trained](trainings.md).",
     "",
 )
 """What explains an empty cell."""

@@ -277,7 +277,7 @@ def test_two_nets_on_one_chip_stand_beside_the_one_net_and_the_better_counts():
 
 def test_a_card_that_does_not_say_its_recordings_is_explained():
     silent = {name: value for name, value in CARD.items() if name != "recorded_frames"}
-    told = "[Trainings that want a GPU](gpu-runs.md)."
+    told = "[How the zoo's networks were trained](trainings.md)."
     assert told in results.students({"breakout": silent}, {})
     assert told not in results.students({"breakout": CARD}, {})
 

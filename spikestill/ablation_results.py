@@ -8,7 +8,7 @@ from typing import Any
 
 from spikestill import budgets
 from spikestill.configs.sweep import CHANGE, GAME, UNCHANGED
-from spikestill.result_cells import Cell, as_run, cells, interval, number, share, table
+from spikestill.result_cells import Cell, as_run, cells, interval, number, parts, share, table
 
 SWEEPS = ("ablation", "ablation-zoo", "ablation-teachers", "ablation-files")
 """Sweeps whose tables stand in the section."""
@@ -35,7 +35,7 @@ ABOUT = (
 def section(documents: Path) -> list[str]:
     """Return the section: a table for each of the sweeps that was run."""
     lines = list(ABOUT)
-    for path in (documents / f"{name}.json" for name in SWEEPS):
+    for path in (path for name in SWEEPS for path in parts(documents, name)):
         if found := cells(path):
             lines += ablation(found) + as_run(path)
     return lines

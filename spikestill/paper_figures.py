@@ -22,13 +22,13 @@ from spikestill.result_cells import (
     bar_of_cell,
     by_net,
     cards,
-    cells,
     every_student,
     joint_losses,
     joint_shares,
     mean,
     of_scores,
     several,
+    table_cells,
     zoo_joint_shares,
 )
 
@@ -124,10 +124,10 @@ def caption_4(found: Sequence[Cell], students: Sequence[Card], single: Mapping[s
 
 def pictures(zoo: Path, documents: Path) -> dict[str, str]:
     """Return file name to text of every picture, from the zoo's cards and the kept sweeps."""
-    made, own = cards(zoo, "student-1chip"), cells(documents / "table3.json")
+    made, own = cards(zoo, "student-1chip"), table_cells(documents, "table3")
     drawn = {f"figure3-{loss}.svg": figure_3(rows_3(own, made, loss), loss) for loss in LOSSES}
-    joint = cells(documents / "figure4.json")
+    joint = table_cells(documents, "figure4")
     drawn |= {file_4(loss): figure_4(joint, several(zoo), made, loss) for loss in joint_losses(joint)}
-    drawn |= sparsity_results.pictures(cells(documents / "penalty.json"), every_student(zoo))
-    drawn |= core_results.pictures(cells(documents / "prune.json"))
+    drawn |= sparsity_results.pictures(table_cells(documents, "penalty"), every_student(zoo))
+    drawn |= core_results.pictures(table_cells(documents, "prune"))
     return {name: f"{text}\n" for name, text in drawn.items()}

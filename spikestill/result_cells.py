@@ -80,6 +80,23 @@ def cells(path: Path) -> list[Cell]:
     return found
 
 
+def parts(documents: Path, name: str) -> list[Path]:
+    """Return the documents that a table is drawn from: ``NAME.json``, then every ``NAME+PART.json``.
+
+    A part is another sweep of the table's recipe, of cells that the first left out.
+    """
+    return [
+        path
+        for path in (documents / f"{name}.json", *sorted(documents.glob(f"{name}+*.json")))
+        if path.is_file()
+    ]
+
+
+def table_cells(documents: Path, name: str) -> list[Cell]:
+    """Return the cells of all :func:`parts` of a table."""
+    return [cell for path in parts(documents, name) for cell in cells(path)]
+
+
 def chosen(cell: Cell) -> dict[str, Any]:
     """Return the options of a cell: what its axes chose, and what ``--set`` chose for the whole sweep."""
     return {**cell.get(SET, {}), **cell["values"]}

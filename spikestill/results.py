@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -51,9 +52,11 @@ from spikestill.result_cells import (
     mean,
     number,
     of_scores,
+    parts,
     several,
     share,
     table,
+    table_cells,
 )
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -324,7 +327,8 @@ def page(zoo: Path, documents: Path, measured: Path) -> str:
              *teachers(trained), *students(made, trained), *side_by_side(cards(zoo, WIDE), made, trained),
              *of_several_games(joined, made)]  # fmt: skip
     for name, draw in drawn.items():
-        lines += draw(cells(documents / f"{name}.json")) + as_run(documents / f"{name}.json")
+        lines += draw(table_cells(documents, name))
+        lines += [line for path in parts(documents, name) for line in as_run(path)]
         if name == "figure4":
             lines += ablation_results.section(documents)
     lines += constraint_results.section(measured, made)
@@ -336,11 +340,21 @@ def page(zoo: Path, documents: Path, measured: Path) -> str:
 def keep(name: str, path: Path, documents: Path) -> None:
     """Keep the cells of a sweep for the page.
 
+    Args:
+        name: a table, or ``TABLE+PART`` for a further sweep, whose cells stand beside those of the table's first.
+        path: the sweep's document.
+        documents: where it is kept.
+
     Raises:
         UserError: there is no table of that name, or the file is no sweep's.
     """
-    if name not in TABLES:
+    known, plus, part = name.partition("+")
+    if known not in TABLES:
         raise UserError(f"no table {name!r}; known: {', '.join(TABLES)}", "give --sweep TABLE=FILE")
+    if plus and not re.fullmatch("[a-z0-9]+", part):
+        raise UserError(
+            f"the part {part!r} of table {known} is no name", "give small letters and digits: table3+nll"
+        )
     document = read_object(path, "what `spikestill sweep` wrote", "give the sweep.json of a sweep's folder")
     kept = {
         "schema": "spikestill.sweep",
@@ -361,7 +375,11 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--sweep", nargs="*", default=[], metavar="TABLE=FILE", help=f"one of {', '.join(TABLES)}"
+        "--sweep",
+        nargs="*",
+        default=[],
+        metavar="TABLE[+PART]=FILE",
+        help=f"one of {', '.join(TABLES)}; a further sweep of one is a part, table3+nll, say",
     )
     parser.add_argument("--curve", nargs="*", default=[], metavar="RUN_FOLDER", help="of a control training")
     parser.add_argument("--docs", type=Path, default=DOCS, help="folder of results.md and results/")

@@ -339,7 +339,13 @@ def test_nets_with_branches_taken_out_stand_with_their_cores(tmp_path):
     }
     results.keep("prune", sweep(tmp_path / "sweep.json", cell), tmp_path)
     page = results.page(tmp_path / "zoo", tmp_path, tmp_path)
-    assert "| breakout | 2chip | 1 | 4,012 |  |  | 97.2 (95.0 to 99.0) | 1 | 200 k | 8,000 | 1.50 |" in page
+    row = "| breakout | {} | 1 | 4,012 |  |  | 97.2 (95.0 to 99.0) | 1 | 200 k | 8,000 | 1.50 |"
+    assert row.format("2chip") in page
+    more = cell | {"values": {"distill.architecture": "4chip", "distill.prune": 1}}
+    results.keep("prune+4chip", sweep(tmp_path / "more.json", more), tmp_path)
+    both = results.page(tmp_path / "zoo", tmp_path, tmp_path)
+    assert f"{row.format('2chip')}\n{row.format('4chip')}" in both
+    assert both.replace(f"{row.format('4chip')}\n", "") == page
 
 
 def test_a_student_of_two_games_stands_in_each_beside_the_student_of_that_game_alone(tmp_path):
@@ -391,6 +397,8 @@ def test_what_is_no_sweep_or_no_table_is_named(tmp_path):
         results.keep("table9", foreign, tmp_path)
     with pytest.raises(UserError, match="no such file"):
         results.keep("table2", tmp_path / "none.json", tmp_path)
+    with pytest.raises(UserError, match=r"the part '\.\./x' of table prune is no name"):
+        results.keep("prune+../x", foreign, tmp_path)
 
 
 def test_every_table_has_its_sweep():

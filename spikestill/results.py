@@ -346,7 +346,7 @@ def keep(name: str, path: Path, documents: Path) -> None:
         documents: where it is kept.
 
     Raises:
-        UserError: there is no table of that name, or the file is no sweep's.
+        UserError: there is no table of that name, the part is no name, or the file is no sweep's.
     """
     known, plus, part = name.partition("+")
     if known not in TABLES:

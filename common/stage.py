@@ -62,6 +62,10 @@ ONCE = signal.SIGUSR1
 """Asks a stage to stop, and a second time asks nothing more; a scheduler's warning, and a sweep's request."""
 
 
+SOON_S = 0.01
+"""After that time an interrupt comes again that nobody could hear; a callback of the importer takes microseconds."""
+
+
 class StopRequest:
     """True once the user asked to stop (Ctrl-C, SIGTERM, a closed terminal); a loop checks it between two steps."""
 
@@ -112,7 +116,8 @@ def leave_terminal() -> None:
 def interrupted_by_signals() -> Iterator[None]:
     """Let SIGTERM, SIGUSR1 and SIGHUP interrupt as Ctrl-C does, where no stage turns them into a :class:`StopRequest`.
 
-    What is half made is then taken away again. Outside the main thread it does nothing.
+    What is half made is then taken away again. An interrupt that CPython drops, because it met a callback whose errors
+    nobody hears (one of the importer's, a ``__del__``), comes again. Outside the main thread it does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -133,10 +138,36 @@ def interrupted_by_signals() -> Iterator[None]:
         if signal.getsignal(number) is signal.SIG_DFL
     }
     try:
-        yield
+        with _dropped_interrupts_come_again():
+            yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _dropped_interrupts_come_again() -> Iterator[None]:
+    """Interrupt the main thread again, soon, where a KeyboardInterrupt within was raised and nobody could hear it."""
+    usual, again = sys.unraisablehook, list[threading.Timer]()
+    number = signal.SIGTERM if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else signal.SIGINT
+
+    def hook(dropped: sys.UnraisableHookArgs) -> None:
+        if dropped.exc_type is not KeyboardInterrupt:
+            usual(dropped)
+            return
+        # What is raised here would be dropped as well, and so would a signal of this thread's.
+        again.append(threading.Timer(SOON_S, signal.pthread_kill, (threading.get_ident(), number)))
+        again[-1].start()
+
+    sys.unraisablehook = hook
+    try:
+        yield
+        if any(timer.is_alive() for timer in again):
+            raise KeyboardInterrupt
+    finally:
+        sys.unraisablehook = usual
+        for timer in again:
+            timer.cancel()
 
 
 @contextlib.contextmanager

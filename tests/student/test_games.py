@@ -31,6 +31,10 @@ from spikestill.teacher.checkpoint import save_teacher
 from tests.nets import SMALL_LAYERS, SMALL_SHAPE, random_net, random_stack, table1_net
 
 GAMES = ("freeway", "pong")
+ALL_GAMES = (
+    "beam_rider", "breakout", "enduro", "freeway", "ms_pacman", "pong", "qbert", "riverraid", "seaquest",
+    "space_invaders",
+)  # fmt: skip
 LEGAL = tuple(LegalActions(game, console_actions(game)) for game in GAMES)
 
 
@@ -38,20 +42,22 @@ LEGAL = tuple(LegalActions(game, console_actions(game)) for game in GAMES)
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("games")
     for seed, game in enumerate(GAMES):
-        actions = len(action_meanings(game))
-        teacher = folder / f"{game}.safetensors"
-        save_teacher(
-            teacher,
-            initial_weights(actions, torch.Generator().manual_seed(seed)),
-            game,
-            actions,
-            Provenance.of({}, 0),
-        )
-        options = RecordConfig(
-            environment=EnvironmentConfig(game=game), teacher=teacher, frames=128, num_envs=4
-        )
-        recorder.run(options, folder / game)
+        recorded(folder, game, seed, frames=128)
     return folder
+
+
+def recorded(folder, game, seed, frames):
+    """Record the play of an untrained teacher."""
+    actions = len(action_meanings(game))
+    teacher, weights = (
+        folder / f"{game}.safetensors",
+        initial_weights(actions, torch.Generator().manual_seed(seed)),
+    )
+    save_teacher(teacher, weights, game, actions, Provenance.of({}, 0))
+    options = RecordConfig(
+        environment=EnvironmentConfig(game=game), teacher=teacher, frames=frames, num_envs=4
+    )
+    return recorder.run(options, folder / game).artefact
 
 
 def joint(seed=0):
@@ -294,21 +300,29 @@ def test_a_student_of_two_games_plays_every_second_stream_of_a_recording(folder,
         rollout.run(other, tmp_path / "qbert")
 
 
-def test_a_student_of_two_games_is_distilled_and_plays_both(folder, tmp_path):
+@pytest.mark.parametrize(
+    "games", [(*GAMES, "qbert"), pytest.param(ALL_GAMES, marks=pytest.mark.slow)], ids=["three", "ten"]
+)
+def test_a_student_of_several_games_is_distilled_and_plays_each(games, folder, tmp_path):
     from spikestill.common.environment import environment
     from spikestill.runtime.agents import make_student
 
+    buffers = [
+        folder / game / "buffer.h5" if game in GAMES else recorded(tmp_path, game, seed, frames=16)
+        for seed, game in enumerate(games)
+    ]
     config = DistillConfig(
-        buffer=folder / "freeway" / "buffer.h5", also=(folder / "pong" / "buffer.h5",), steps=2, batch_size=8,
+        buffer=buffers[0], also=tuple(buffers[1:]), steps=2, batch_size=8,
         hint_weight=0.0, recalibration_batches=2, log_steps=9,
     )  # fmt: skip
     result = distill.run(config, tmp_path)
     net, provenance = integer_net.load(result.artefact)
-    assert (net.game, net.actions, net.legal) == ("freeway+pong", 18, LEGAL)
-    assert set(provenance.parents) == {"buffer", "buffer2"}
+    assert (net.game, net.actions) == ("+".join(games), 18)
+    assert net.legal == tuple((game, console_actions(game)) for game in games)
+    assert set(provenance.parents) == {"buffer", *(f"buffer{place}" for place in range(2, len(games) + 1))}
     stack = np.random.default_rng(0).integers(0, 256, (1, 4, 84, 84), dtype=np.uint8)
     votes = count_votes(naive_forward(net, stack[0])[-1], 18)
-    for game in GAMES:
+    for game in games:
         decision = make_student({"student": result.artefact}, environment(game)).act({"stack": stack})
         own = votes[list(console_actions(game))]
         np.testing.assert_array_equal(decision.scores[0], own)

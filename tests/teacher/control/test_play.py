@@ -137,7 +137,12 @@ def test_every_command_takes_the_agent_that_teach_left(folder, request, capsys):
     assert told("record", "reacher_easy", "--frames", "100", "--num_envs", "2")["finished"]
     # The folder knows its task: the options are those of control.
     assert told("evaluate", "--episodes", "1")["usual_episodes"] == 10
-    assert told("play", "--seconds", "0.2", "--view", "none")["rate_hz"] == 50.0
+    trace = str(taught / "trace.h5")
+    assert told("play", "--seconds", "0.2", "--view", "none", "--trace", trace)["rate_hz"] == 50.0
+    again = told("replay", trace, "--teacher", str(taught / "teacher.safetensors"))
+    assert again["same"]
+    assert again["decisions"] > 0
+    assert told("compare", trace, "--other", trace)["same"]
     assert main(["report", str(taught)]) == 0
     page = (taught / "report.html").read_text()
     assert "from random starts, with the mean action" in page

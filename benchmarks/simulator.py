@@ -6,7 +6,12 @@ All play the same integer net on the same frames, on one thread, one frame after
 players alternate, and the median round counts. ``cpu_ms`` is processor time: on a machine that does other work too,
 it is the number to trust. The simulator's pipelined run is timed once more on all cores. ``pytorch``
 is the student as plain fp32 convolutions with thresholds, PyTorch's fastest form of it at batch 1 (channels-first and
-channels-last are both timed). Writes ``benchmarks/results/simulator-NET.json``.
+channels-last are both timed).
+
+``work`` counts what the simulator does in a frame: masked words that it gathers, and blocks of 64 neurons that it
+evaluates, each 64 lanes of 4 words (AND, population count, product with a weight, sum). ``floor_ms`` is what as many
+blocks cost alone, where all that they read lies in the first-level cache; ``floor_share`` is that by a frame's
+processor time, of which the transducer and the gathering are a part. Writes ``benchmarks/results/simulator-NET.json``.
 """
 
 from __future__ import annotations
@@ -22,13 +27,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from numba import njit
 
 from benchmarks.measurement import finish, stand_in
 from spikestill.common.processor import cores
 from spikestill.common.provenance import Provenance
 from spikestill.configs.hardware import hardware
+from spikestill.deploy.crossbar_program import compile_program
 from spikestill.deploy.mapping import map_net
 from spikestill.deploy.packed_kernel import PackedNet
+from spikestill.deploy.popcount import WORDS, fire_four_words
 from spikestill.deploy.simulator import CoreSimulator
 from spikestill.student.architectures import ARCHITECTURES
 from spikestill.student.integer_net import IntegerNet, load
@@ -82,6 +90,34 @@ def each(play: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.
     return lambda stacks: np.stack([play(stack) for stack in stacks])
 
 
+@njit(nogil=True)
+def _evaluate(axons, weights, crossbar, theta, spikes, blocks):  # type: ignore[no-untyped-def]
+    for block in range(blocks):
+        one = block % len(crossbar)
+        spikes[one] = fire_four_words(axons[one], weights, crossbar[one], theta[one])
+
+
+def floor_s(blocks: int) -> float:
+    """Return the least seconds of processor time that evaluating ``blocks`` blocks of 64 neurons takes."""
+    rng, few = np.random.default_rng(0), 8
+    axons = rng.integers(0, 1 << 63, (few, WORDS), np.uint64)
+    crossbar = rng.integers(0, 1 << 63, (few, 8, WORDS, 8), np.uint64)
+    arguments = (
+        axons,
+        np.array([1, -1, 1, -1]),
+        crossbar,
+        np.zeros((few, 64), np.int32),
+        np.zeros(few, np.uint64),
+    )
+    _evaluate(*arguments, 1)
+    seconds = []
+    for _ in range(ROUNDS):
+        began = time.process_time()
+        _evaluate(*arguments, blocks * ROUND_FRAMES)
+        seconds.append((time.process_time() - began) / ROUND_FRAMES)
+    return statistics.median(seconds)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(
@@ -115,6 +151,9 @@ def main() -> None:
     cpu = {
         name: statistics.median(each_round[1] for each_round in rounds) for name, rounds in seconds.items()
     }
+    program, _ = compile_program(core_map)
+    blocks = int(np.diff(program.block_start_K)[program.tile_R].sum())
+    floor = floor_s(blocks) if program.weight_KW.shape[1] == WORDS else None
     peer = min(value for name, value in cpu.items() if name.startswith("pytorch"))
     result = {
         "net": str(arguments.student or f"{arguments.architecture}, random weights"),
@@ -122,6 +161,9 @@ def main() -> None:
         "cores": core_map.cores,
         "ticks": core_map.ticks,
         "simulator_start_s": round(compiling_s, 2),
+        "work": {"words": len(program.move_M), "blocks": blocks, "distinct_blocks": len(program.crossbar)},
+        "floor_ms": floor and round(1e3 * floor, 3),
+        "floor_share": floor and round(floor / cpu["cores, frame by frame"], 3),
         "players": {
             name: {
                 "frames_per_s": round(1 / statistics.median(rounds), 1),

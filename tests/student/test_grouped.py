@@ -10,7 +10,6 @@ from spikestill.common.vectors import add_products, read, write
 from spikestill.student import grouped, narrow_kernel, quantise
 from spikestill.student.architectures import ARCHITECTURES, LayerSpec, architecture, centred
 from spikestill.student.network import StudentNetwork
-from tests import avx2
 from tests.nets import SMALL_ON_STACKS as SMALL
 
 # One lane and several, in one piece and in several; a first layer that pads, strides that leave pixels unread.
@@ -220,11 +219,3 @@ def test_tiles_leave_registers_free(rows, columns, width):
     assert columns % (across * lanes) == 0
     assert many <= rows
     assert many * across <= (16 if width == 16 else 12)
-
-
-def test_the_kernels_are_right_on_a_processor_with_avx2_only():
-    """Once more what a student of Table 1 needs, compiled for a Zen 3: no AVX-512, no bf16 products."""
-    avx2.pass_once_more(
-        __file__,
-        "(test_group_by_group and 1chip-dtype0-squares) or test_a_tile or (test_products_of_pairs and not odd)",
-    )

@@ -10,7 +10,6 @@ from spikestill.configs.environment import EnvironmentConfig
 from spikestill.teacher.atari.q_network import initial_weights
 from spikestill.teacher.evaluation import bootstrap_ci, evaluate, in_fixed_batches
 from spikestill.teacher.policy import TeacherPolicy
-from tests import avx2
 
 
 def brightness_policy(observations):
@@ -61,8 +60,3 @@ def test_a_stacks_q_values_do_not_depend_on_those_beside_it_nor_on_the_cores(pre
     monkeypatch.setattr(evaluation_module, "cores", lambda: 1)
     with in_fixed_batches(lambda shown: policy.q_values(shown["stack"])) as ask:
         np.testing.assert_array_equal(ask({"stack": stacks}), whole)
-
-
-def test_so_it_is_on_a_processor_with_avx2_only():
-    """There MKL's products take six rows at a time, and a row of another six may be rounded differently."""
-    avx2.pass_once_more(__file__, "test_a_stacks_q_values and fp32")

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 
 from spikestill.teacher.atari.feature_norm import feature_norm
 from spikestill.teacher.atari.q_network import EPSILON
-from tests.avx2 import pass_once_more
 
 # Of the network's layers; features that fill no vector, which PyTorch normalises.
 SHAPES = [(3, 32, 20, 20), (2, 64, 7, 7), (5, 512), (4, 20, 3, 3)]
@@ -68,7 +67,3 @@ def test_a_place_where_all_features_are_equal_is_the_shift():
     shift = torch.linspace(-1, 1, 32)
     found = feature_norm(sums, torch.ones(32), shift, EPSILON)
     torch.testing.assert_close(found, shift.clamp(0)[:, None, None].expand(2, 32, 3, 3))
-
-
-def test_with_avx2_alone_it_is_the_same():
-    pass_once_more(__file__, "pytorchs or equal")

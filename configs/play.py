@@ -113,6 +113,9 @@ class EvaluateConfig(Options):
     """Probability of a random action in place of the agent's."""
     compare: bool = True
     """Measure the teacher and random play the same way, for the percentages."""
+    scored: Path | None = None
+    """File that ``evaluate --agent teacher`` left of the same games: the scores of the teacher and of random play are
+    taken from it, and not played again."""
     also_sticky: bool = False
     """Measure once more with sticky actions of 0.25 (Machado 2018), reported beside the rest."""
     num_envs: Annotated[int, Range(1, 1024)] = 32
@@ -122,6 +125,15 @@ class EvaluateConfig(Options):
 
     WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ("num_envs",)
     """Options that change nothing of what is made."""
+    NEWER: ClassVar[tuple[str, ...]] = ("scored",)
+
+    def _check(self) -> None:
+        if self.scored is None:
+            return
+        if self.agent in ("teacher", "random"):
+            raise UserError(f"agent is {self.agent}, and {self.scored} has its scores", "omit --scored")
+        if not self.compare:
+            raise UserError(f"compare is false, and nothing is compared with {self.scored}", "omit --scored")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,7 +157,7 @@ class ControlEvaluateConfig(EvaluateConfig):
     epsilon: Share = 0.0
     """Probability of a random action in place of the agent's."""
 
-    UNREAD: ClassVar[tuple[str, ...]] = (*UNREAD_FILES, "also_sticky")
+    UNREAD: ClassVar[tuple[str, ...]] = (*UNREAD_FILES, "scored", "also_sticky")
 
     def _check(self) -> None:
         if self.also_sticky:

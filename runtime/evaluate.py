@@ -8,7 +8,7 @@ import importlib.util
 import itertools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from spikestill.common.stage import StageResult
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.play import EvaluateConfig
 from spikestill.runtime.agents import Agent, agent_files, open_agent
+from spikestill.runtime.scored import Known, read_scored
 from spikestill.teacher.evaluation import Choose, Evaluation, evaluate, in_fixed_batches
 
 VERSION = 1
@@ -38,6 +39,8 @@ Files = dict[str, dict[str, Path]]
 
 def run(config: EvaluateConfig, run_dir: Path, *, resume: bool = False) -> StageResult:
     """Score the agent of ``config`` over full games and write ``evaluate.json`` into ``run_dir``.
+
+    With ``scored`` the teacher and random play are not played: their scores are those of that file.
 
     The summary has ``mean``, ``ci95`` (95 % bootstrap interval), ``episodes``, ``usual_episodes`` (what the sources
     play), ``returns``, ``frames``, ``epsilon`` (of
@@ -56,7 +59,10 @@ def run(config: EvaluateConfig, run_dir: Path, *, resume: bool = False) -> Stage
     # A file that is missing is refused by its reader.
     parents = {role: path for role, path in files_read(config).items() if path.is_file()}
     provenance = Provenance.of(config, config.seed, parents)
-    if "teacher" in paths and config.agent != "teacher":
+    known: Known = {}
+    if config.scored is not None:
+        known = read_scored(config.scored, config, next(iter(paths["teacher"].values())), VERSION)
+    elif "teacher" in paths and config.agent != "teacher":
         # Opened before the agent has played a hundred games, not after them.
         open_agent("teacher", environment(game), paths["teacher"]).close()
     summary: dict[str, Any] = {
@@ -72,10 +78,13 @@ def run(config: EvaluateConfig, run_dir: Path, *, resume: bool = False) -> Stage
         )
         print(f"evaluate: leaves out {summary['left_out']}", file=sys.stderr, flush=True)
     try:
-        summary |= _measure(config, config.environment, paths)
+        summary |= _measure(config, config.environment, paths, known.get("", {}))
         if config.also_sticky:
             summary["sticky"] = _measure(
-                config, dataclasses.replace(config.environment, sticky=STICKY), paths
+                config,
+                dataclasses.replace(config.environment, sticky=STICKY),
+                paths,
+                known.get("sticky", {}),
             )
     except KeyboardInterrupt:
         # Games played side by side end shortest first: those that had ended would not be a fair sample.
@@ -91,7 +100,7 @@ def files_read(config: EvaluateConfig) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for files in agents_files(config).values():
         found |= dict(list(files.items())[:1])
-    return found
+    return found if config.scored is None else {**found, "scored": config.scored}
 
 
 def agents_files(config: EvaluateConfig) -> dict[str, dict[str, Path]]:
@@ -107,7 +116,7 @@ def agents_files(config: EvaluateConfig) -> dict[str, dict[str, Path]]:
     found = {config.agent: agent_files(config.agent, game, given)}
     if config.compare:
         found["random"] = {}
-        if importlib.util.find_spec("torch") is None:
+        if config.scored is None and importlib.util.find_spec("torch") is None:
             return found
         try:
             found["teacher"] = agent_files("teacher", game, given)
@@ -116,13 +125,15 @@ def agents_files(config: EvaluateConfig) -> dict[str, dict[str, Path]]:
     return found
 
 
-def _measure(config: EvaluateConfig, environment: EnvironmentConfig, paths: Files) -> dict[str, Any]:
-    """Return the agent's scores in ``environment``, with the comparison where it is asked for."""
-    measured: dict[str, Evaluation] = {}
+def _measure(
+    config: EvaluateConfig, environment: EnvironmentConfig, paths: Files, known: Mapping[str, Evaluation]
+) -> dict[str, Any]:
+    """Return the agent's scores in ``environment``, with the comparison where it is asked for, ``known`` or played."""
+    measured, passes = dict(known), [name for name in paths if name not in known]
 
     def scores(name: str) -> Evaluation:
         if name not in measured:
-            measured[name] = _evaluate(name, config, environment, paths)
+            measured[name] = _evaluate(name, config, environment, paths, passes)
         return measured[name]
 
     began = time.monotonic()
@@ -158,8 +169,9 @@ def _player(name: str) -> str:
     return "random play" if name == "random" else f"agent {name}"
 
 
-def _evaluate(name: str, config: EvaluateConfig, environment: EnvironmentConfig, paths: Files) -> Evaluation:
-    passes = list(paths)
+def _evaluate(
+    name: str, config: EvaluateConfig, environment: EnvironmentConfig, paths: Files, passes: Sequence[str]
+) -> Evaluation:
     label = f"{environment.game}, {_player(name)}"
     if len(passes) > 1:
         label = f"[{passes.index(name) + 1}/{len(passes)}] {label}"

@@ -105,7 +105,7 @@ def plan(recipe: SweepRecipe) -> tuple[list[Trial], dict[str, StageRun]]:
             raise UserError(
                 f"{error.what} (the trial {chosen})" if values else error.what, error.remedy
             ) from error
-    used = {run.key for trial in trials for own in trial.runs.values() for run in own}
+    used = frozenset().union(*needs(trials, runs))
     return trials, {key: run for key, run in runs.items() if key in used}
 
 
@@ -167,6 +167,9 @@ def _trial(
                 inputs.pop("buffer", None)  # its teacher plays meanwhile
             if stage == "evaluate" and "teach" in made:
                 _check_player(resolved(stage, options, {}), inputs)
+            if stage == "evaluate" and (compared := _compared(chosen, options, inputs, hashes)) is not None:
+                runs.setdefault(compared.key, compared)
+                inputs["scored"] = (compared.key,)
             run = _stage_run(stage, chosen, options, inputs, hashes)
             found.append(runs.setdefault(run.key, run))
         made[stage] = tuple(found)
@@ -230,6 +233,28 @@ def _inputs(
                 found[option] = tuple(run.key for run in read)
                 break
     return found
+
+
+def _compared(
+    games: tuple[str, ...],
+    options: Mapping[str, Any],
+    inputs: Mapping[str, tuple[str, ...]],
+    hashes: dict[Path, str],
+) -> StageRun | None:
+    """Return what scores the teacher and random play for an evaluation, once for all trials; None: nothing does."""
+    stage = "evaluate"
+    config = resolved(stage, options, {option: [Path(f"{option}.safetensors")] for option in inputs})
+    if not config.compare or config.scored is not None or config.agent in ("teacher", "random"):
+        return None
+    if importlib.util.find_spec("torch") is None:
+        return None
+    own = {
+        name: value
+        for name, value in options.items()
+        if name not in ("agent", "student", "core_map", "buffer")
+    }
+    read = {option: keys for option, keys in inputs.items() if option == "teacher"}
+    return _stage_run(stage, games, {**own, "agent": "teacher"}, read, hashes)
 
 
 def _stage_run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spikestill.common.errors import UserError
+from spikestill.common.provenance import file_sha256
 from spikestill.common.zoo import zoo_path
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.configs.play import EvaluateConfig
@@ -50,6 +52,65 @@ def test_teacher_and_chance_are_measured_the_same_way(tmp_path: Path, breakout: 
     assert set(summary["provenance"]["parents"]) == {"teacher"}
     # The report knows this form.
     check_stage("evaluate", {"artefact": "evaluate.json", "sha256": "", "summary": summary})
+
+
+def test_scores_of_the_teacher_and_of_random_play_are_taken_from_its_own_evaluation(
+    tmp_path: Path, breakout: Files
+) -> None:
+    options = {"episodes": 1, "epsilon": 0.9, "also_sticky": True}
+    scored = run(config(breakout, "teacher", **options), tmp_path / "teacher").artefact
+    played, taken = (
+        json.loads(run(config(breakout, "student", **options, scored=path), tmp_path).artefact.read_text())
+        for path in (None, scored)
+    )
+    parents = taken.pop("provenance")["parents"]
+    assert parents["scored"] == file_sha256(scored)
+    assert played.pop("provenance")["parents"] == {
+        name: parents[name] for name in parents if name != "scored"
+    }
+    for document in (played, taken, played["sticky"], taken["sticky"]):
+        del document["seconds"]
+    assert taken == played
+    assert taken["percent_of_margin"] is not None or taken["teacher"]["mean"] <= taken["random"]["mean"]
+
+
+def test_scores_of_other_games_or_of_another_teacher_are_refused(tmp_path: Path, breakout: Files) -> None:
+    scored = run(config(breakout, "teacher", episodes=2), tmp_path / "teacher").artefact
+    own = config(breakout, "student", episodes=2, scored=scored)
+    for changed, told in (
+        ({"seed": 1}, "seed is 0, 1 is wanted"),
+        ({"episodes": 3}, "episodes is 2, 3 is wanted"),
+        ({"epsilon": 0.1}, "epsilon is 0.05, 0.1 is wanted"),
+        ({"also_sticky": True}, "also_sticky is False, True is wanted"),
+        (
+            {"environment": EnvironmentConfig(game="breakout", frame_skip=2)},
+            "environment.frame_skip is 4, 2 is wanted",
+        ),
+        ({"teacher": zoo_path("breakout", "teacher.safetensors")}, "scores the teacher with SHA-256"),
+    ):
+        with pytest.raises(UserError, match=rf"teacher.evaluate\.json: {told}"):
+            run(dataclasses.replace(own, **changed), tmp_path)
+    with pytest.raises(UserError, match=r"agent is teacher, and .* has its scores"):
+        dataclasses.replace(own, agent="teacher")
+    with pytest.raises(UserError, match="nothing is compared with"):
+        dataclasses.replace(own, compare=False)
+    document = json.loads(scored.read_text())
+    for changes, told in (
+        ({"agent": "student"}, "scores agent student, the teacher's is wanted"),
+        ({"schema": "spikestill.verify"}, "schema 'spikestill.verify', 'spikestill.evaluate' wanted"),
+        ({"version": 9}, "format version 9"),
+        ({"random": {}}, "its content does not fit: KeyError"),
+        ({"teacher": {**document["teacher"], "returns": [1.0]}}, "its content does not fit"),
+        ({"teacher": {**document["teacher"], "mean": float("nan")}}, "its content does not fit"),
+        ({"provenance": 3}, "its content does not fit"),
+    ):
+        scored.write_text(json.dumps({**document, **changes}))
+        with pytest.raises(UserError, match=rf"teacher.evaluate\.json: {told}"):
+            run(own, tmp_path)
+    scored.write_text(json.dumps(document)[:-9])
+    with pytest.raises(UserError, match="not what `spikestill evaluate` wrote"):
+        run(own, tmp_path)
+    assert not (tmp_path / "evaluate.json").exists()
 
 
 def test_random_play_needs_no_file(tmp_path: Path) -> None:

@@ -46,6 +46,24 @@ def test_trials_share_what_they_have_in_common(tmp_path):
     assert list(runs).index(record.key) < list(runs).index(distill.key)
 
 
+def test_the_teacher_and_random_play_are_scored_once_for_all_students_of_the_same_games(tmp_path):
+    changes = ("distill.temperature=0.01|0.05", "evaluate.seed=0|1", "evaluate.compare=true")
+    trials, runs = plan(recipe(tmp_path, changes=changes))
+    scores = [run for run in runs.values() if run.stage == "evaluate"]
+    assert len(scores) == 2 + 4
+    others = [run for run in scores if run.options.get("agent") == "teacher"]
+    assert {run.options["seed"] for run in others} == {"0", "1"}
+    for trial in trials:
+        (own,) = trial.runs["evaluate"]
+        (scored,) = own.inputs["scored"]
+        assert runs[scored].options["seed"] == own.options["seed"]
+        assert runs[scored].inputs == {}
+        assert list(runs).index(scored) < list(runs).index(own.key)
+    for alone in (("evaluate.agent=teacher",), ("evaluate.agent=random",), ("evaluate.compare=false",)):
+        found = plan(recipe(tmp_path, "stages: [evaluate]\ngame: pong\n", alone))[1]
+        assert [run.inputs for run in found.values()] == [{}]
+
+
 def test_the_key_is_of_all_that_changes_the_result_and_nothing_else(tmp_path):
     keys = {
         change: plan(recipe(tmp_path, changes=(change,)))[0][0].runs["distill"][0].key

@@ -1,5 +1,5 @@
 # make demo   the whole pipeline on Pong, ten minutes after the install, ends with an HTML report
-# make test   the tests, eleven minutes on two cores after the install
+# make test   the tests, eleven minutes on two cores with bf16 after the install, twice that on two slow ones without
 SHELL := /bin/bash
 VENV ?= .venv
 # Any Python 3.10-3.13: the one called python3 where it fits, else the newest there is.

@@ -26,18 +26,29 @@ def trained(layers, actions=6, **options):
     return network, stacks
 
 
+NETS = {
+    "small": (SMALL, 6),
+    **{name: (architecture(name), 6) for name in ("1chip", "2chip", "4chip", "8chip")},
+    "1chip of several games": (architecture("1chip"), 18),
+}
+SELDOM = {
+    (torch.float32, "8chip"),
+    *((torch.bfloat16, name) for name in NETS if name not in ("small", "1chip")),
+}
+
+
 @pytest.mark.parametrize(
-    ("layers", "actions"),
+    ("dtype", "name"),
     [
-        (SMALL, 6),
-        *((architecture(name), 6) for name in ("1chip", "2chip", "4chip")),
-        pytest.param(architecture("8chip"), 6, marks=pytest.mark.slow),
-        (architecture("1chip"), 18),
+        pytest.param(
+            dtype, name, marks=[pytest.mark.slow] if (dtype, name) in SELDOM else [], id=f"{name}-{dtype}"
+        )
+        for dtype in (torch.float32, torch.bfloat16)
+        for name in NETS
     ],
-    ids=["small", "1chip", "2chip", "4chip", "8chip", "1chip of several games"],
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_eval_is_the_integer_net(layers, actions, dtype):
+def test_eval_is_the_integer_net(dtype, name):
+    layers, actions = NETS[name]
     network, stacks = trained(layers, actions=actions, dtype=dtype)
     network.eval()
     net = network.to_integer()

@@ -441,7 +441,7 @@ options:
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        pytest.param(signal.SIGKILL, "refused", id="the head killed"),
+        pytest.param(signal.SIGKILL, "refused", id="the head killed", marks=pytest.mark.slow),
         pytest.param(signal.SIGSTOP, "no answer in 6", id="the head hung", marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, "refused", id="every process ended"),
     ],

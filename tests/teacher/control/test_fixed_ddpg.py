@@ -276,7 +276,9 @@ def learn_pendulum(config: FixedPointConfig, steps: int) -> FixedState:
     return state
 
 
-@pytest.mark.parametrize(("variant", "steps"), [("fixar", 4400), ("fixed32", 6000)])
+@pytest.mark.parametrize(
+    ("variant", "steps"), [("fixar", 4400), pytest.param("fixed32", 6000, marks=pytest.mark.slow)]
+)
 def test_integers_alone_learn_to_swing_a_pendulum_up(variant, steps):
     """With fixar before and after quantisation. An agent that does nothing gets some -1,200, one that keeps the
     pendulum upright -150."""

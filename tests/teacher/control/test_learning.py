@@ -36,10 +36,10 @@ TD3 = {"twin_critics": True, "target_noise": 0.2, "actor_period": 2, "target_per
     [
         ("ddpg", {}, 4400),
         ("ddpg", {"precision": "fp16"}, 4400),
-        ("ddpg", {"precision": "bf16"}, 4400),
+        pytest.param("ddpg", {"precision": "bf16"}, 4400, marks=pytest.mark.slow),
         ("ddpg", TD3, 7000),
         ("sac", {}, 4400),
-        ("sac", {"precision": "bf16"}, 4400),
+        pytest.param("sac", {"precision": "bf16"}, 4400, marks=pytest.mark.slow),
     ],
     ids=["ddpg", "ddpg-fp16", "ddpg-bf16", "td3", "sac", "sac-bf16"],
 )

@@ -64,7 +64,7 @@ def state_of(path):
     ("game", "options"),
     [
         ("reacher_easy", {"precision": "fp16"}),
-        ("swimmer", FIXAR),
+        pytest.param("swimmer", FIXAR, marks=pytest.mark.slow),
         ("hopper", {**FIXAR, "quantisation_delay": 1}),
         ("hopper", {"algorithm": "ddpg", "twin_critics": True, "target_noise": 0.2, "actor_period": 2}),
         pytest.param("cartpole_swingup_pixels", PIXELS, marks=[DRAWN, pytest.mark.slow]),

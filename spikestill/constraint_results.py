@@ -71,9 +71,10 @@ def section(measured: Path, students: Mapping[str, Card]) -> list[str]:
     return [
         "## What each constraint costs",
         "",
-        "Nets that are bound by more and more, each trained from random weights on the same frames of its game",
-        "(its teacher's play, on Seaquest a student's own too), by the same loss and in batches of 128; 30 games. Each has a rate of its",
-        "own, and the student's chains have batch normalisation, which the teacher's net has not: so a difference is",
+        "Nets that are bound by more and more, each trained from random weights on the same frames of its game (its",
+        "teacher's play, on Seaquest a student's own too), by the same loss and in batches of 128; 30 games. Each has a",
+        "rate of its own, and the student's chains have batch normalisation, which the teacher's net has not: so a",
+        "difference is",
         "not the constraint's alone. `spikestill distill` adds no constraint. Loss and agreement in training are over",
         "its last tenth; regret is 0 for the teacher and 1 for random play.",
         "`python -m benchmarks.constraints GAME RUNG --buffers FILES`.",

@@ -9,7 +9,8 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -64,6 +65,9 @@ ONCE = signal.SIGUSR1
 
 SOON_S = 0.01
 """After that time an interrupt comes again that nobody could hear; a callback of the importer takes microseconds."""
+PATIENCE_S = 20.0
+"""An interrupt waits for the end of an import for that long; PyTorch's takes 2 to 10 s."""
+IMPORTER = "<frozen importlib._bootstrap>"
 
 
 class StopRequest:
@@ -116,58 +120,103 @@ def leave_terminal() -> None:
 def interrupted_by_signals() -> Iterator[None]:
     """Let SIGTERM, SIGUSR1 and SIGHUP interrupt as Ctrl-C does, where no stage turns them into a :class:`StopRequest`.
 
-    What is half made is then taken away again. An interrupt that CPython drops, because it met a callback whose errors
-    nobody hears (one of the importer's, a ``__del__``), comes again. Outside the main thread it does nothing.
+    What is half made is then taken away again. An interrupt waits for the end of an import: within it, it may be
+    swallowed, and PyTorch's own import would abort. One that CPython drops, because it met a callback whose errors
+    nobody hears (a ``__del__``), comes again. Outside the main thread it does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard = StopRequest()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGHUP:
-            leave_terminal()
-        if number == ONCE and heard:
-            return
-        heard.set()
-        raise KeyboardInterrupt
-
+    usual = sys.unraisablehook
     previous = {
-        number: signal.signal(number, handle)
-        for number in (signal.SIGTERM, ONCE, signal.SIGHUP)
-        if signal.getsignal(number) is signal.SIG_DFL
+        number: handler
+        for number in (signal.SIGINT, signal.SIGTERM, ONCE, signal.SIGHUP)
+        if (handler := signal.getsignal(number)) in (signal.SIG_DFL, signal.default_int_handler)
     }
+    interrupts = _Interrupts(next(iter(previous), ONCE), usual)
     try:
-        with _dropped_interrupts_come_again():
-            yield
+        sys.unraisablehook = interrupts.hear_dropped
+        for number in previous:
+            signal.signal(number, interrupts.handle)
+        yield
+        interrupts.raise_late()
     finally:
+        interrupts.end()
+        sys.unraisablehook = usual
         for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def _dropped_interrupts_come_again() -> Iterator[None]:
-    """Interrupt the main thread again, soon, where a KeyboardInterrupt within was raised and nobody could hear it."""
-    usual, again = sys.unraisablehook, list[threading.Timer]()
-    number = signal.SIGTERM if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else signal.SIGINT
+class _Interrupts:
+    """Makes a KeyboardInterrupt in the main thread of a signal, at a time when it can be heard.
 
-    def hook(dropped: sys.UnraisableHookArgs) -> None:
-        if dropped.exc_type is not KeyboardInterrupt:
-            usual(dropped)
+    Args:
+        number: the signal by which an interrupt comes again that was dropped.
+        usual: hears of the other errors that CPython drops.
+    """
+
+    def __init__(self, number: int, usual: Callable[[sys.UnraisableHookArgs], Any]) -> None:
+        self._number = number
+        self._usual = usual
+        self._heard = self._waits = self._over = False
+        self._since = 0.0
+        self._timers: list[threading.Timer] = []
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Hear a signal."""
+        if number == signal.SIGHUP:
+            leave_terminal()
+        if self._over or (number == ONCE and self._heard):
             return
-        # What is raised here would be dropped as well, and so would a signal of this thread's.
-        again.append(threading.Timer(SOON_S, signal.pthread_kill, (threading.get_ident(), number)))
-        again[-1].start()
+        if _imports(frame):
+            self._since = self._since or time.monotonic()
+            if time.monotonic() - self._since < PATIENCE_S:
+                self._come_again(number)
+                return
+        self._heard, self._since = True, 0.0
+        raise KeyboardInterrupt
 
-    sys.unraisablehook = hook
-    try:
-        yield
-        if any(timer.is_alive() for timer in again):
+    def hear_dropped(self, dropped: sys.UnraisableHookArgs) -> None:
+        """Hear of an error that nobody could."""
+        if dropped.exc_type is KeyboardInterrupt:
+            self._come_again(self._number)  # raised here it would be dropped as well
+        else:
+            self._usual(dropped)
+
+    def _come_again(self, number: int) -> None:
+        if self._waits:
+            return
+        main = threading.get_ident()
+
+        def send() -> None:
+            self._waits = False
+            signal.pthread_kill(main, number)
+
+        self._waits = True
+        self._timers = [timer for timer in self._timers if timer.is_alive()]
+        self._timers.append(threading.Timer(SOON_S, send))
+        self._timers[-1].start()
+
+    def raise_late(self) -> None:
+        """Raise the KeyboardInterrupt that still waits."""
+        if any(timer.is_alive() for timer in self._timers):
             raise KeyboardInterrupt
-    finally:
-        sys.unraisablehook = usual
-        for timer in again:
+
+    def end(self) -> None:
+        """Let no signal come any more of those that waited."""
+        self._over = bool(self._timers)
+        for timer in self._timers:
             timer.cancel()
+            timer.join()
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Return whether an import is under way there."""
+    while frame is not None:
+        if frame.f_code.co_filename == IMPORTER:
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextlib.contextmanager

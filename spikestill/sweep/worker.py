@@ -186,7 +186,7 @@ def _outcome(status: int, output: str, asked: bool, folder: Path) -> dict[str, A
         except (ValueError, IndexError):
             return {"state": FAILED, "error": f"ended well, and printed no summary but {output[-80:]!r}"}
         return {"state": FINISHED, "summary": summary}
-    if asked and status in (INTERRUPTED, -signal.SIGTERM, -ONCE):
+    if asked and status in (INTERRUPTED, -signal.SIGINT, -signal.SIGTERM, -ONCE):
         return {"state": STOPPED}
     if status < 0 or status == INTERRUPTED:
         name = "an interrupt" if status == INTERRUPTED else signal.Signals(-status).name

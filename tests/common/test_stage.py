@@ -1,5 +1,6 @@
 """Signals that ask a stage to stop."""
 
+import importlib
 import os
 import signal
 import sys
@@ -93,6 +94,44 @@ def test_a_dropped_interrupt_comes_again_where_interrupts_of_the_keyboard_are_ig
             work_through_an_interrupt(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+SWALLOWS = """
+import os, signal, time
+try:
+    os.kill(os.getpid(), signal.{name})
+    time.sleep(0.1)
+    whole = True
+except BaseException:
+    whole = False
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1"])
+def test_an_interrupt_waits_for_the_end_of_an_import_that_would_swallow_it(tmp_path, monkeypatch, name):
+    (tmp_path / f"swallows_{name}.py").write_text(SWALLOWS.format(name=name))
+    monkeypatch.syspath_prepend(tmp_path)
+    before = signal.getsignal(signal.SIGINT)
+
+    def work():
+        importlib.import_module(f"swallows_{name}")
+        time.sleep(30)
+
+    with pytest.raises(KeyboardInterrupt), interrupted_by_signals():
+        work()
+    assert sys.modules[f"swallows_{name}"].whole
+    assert signal.getsignal(signal.SIGINT) is before
+    time.sleep(0.1)  # and it comes only once
+
+
+def test_an_interrupt_does_not_wait_for_an_import_that_does_not_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("spikestill.common.stage.PATIENCE_S", 0.2)
+    (tmp_path / "hangs.py").write_text("import os, time\nos.kill(os.getpid(), 15)\ntime.sleep(60)")
+    monkeypatch.syspath_prepend(tmp_path)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), interrupted_by_signals():
+        importlib.import_module("hangs")
+    assert 0.2 <= time.monotonic() - began < 30
 
 
 def test_a_dropped_interrupt_asks_the_stage_that_works_to_stop():

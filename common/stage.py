@@ -64,10 +64,11 @@ ONCE = signal.SIGUSR1
 
 
 SOON_S = 0.01
-"""After that time an interrupt comes again that nobody could hear; a callback of the importer takes microseconds."""
+"""Between two looks for a moment when an interrupt can be heard; what drops one takes microseconds."""
 PATIENCE_S = 20.0
-"""An interrupt waits for the end of an import for that long; PyTorch's takes 2 to 10 s."""
+"""How long an interrupt waits for the end of an import, at most; PyTorch's takes 2 to 10 s."""
 IMPORTER = "<frozen importlib._bootstrap>"
+"""The file that frames of Python's importer name."""
 
 
 class StopRequest:
@@ -120,31 +121,35 @@ def leave_terminal() -> None:
 def interrupted_by_signals() -> Iterator[None]:
     """Let SIGTERM, SIGUSR1 and SIGHUP interrupt as Ctrl-C does, where no stage turns them into a :class:`StopRequest`.
 
-    What is half made is then taken away again. An interrupt waits for the end of an import: within it, it may be
-    swallowed, and PyTorch's own import would abort. One that CPython drops, because it met a callback whose errors
-    nobody hears (a ``__del__``), comes again. Outside the main thread it does nothing.
+    What is half made is then taken away again. An interrupt waits for the end of an import: there it may be swallowed,
+    and PyTorch's would end the process. One that CPython drops, because it met code whose errors nobody hears (a
+    ``__del__``), comes again. Outside the main thread, or within itself, it does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    usual = sys.unraisablehook
     previous = {
         number: handler
         for number in (signal.SIGINT, signal.SIGTERM, ONCE, signal.SIGHUP)
         if (handler := signal.getsignal(number)) in (signal.SIG_DFL, signal.default_int_handler)
     }
-    interrupts = _Interrupts(next(iter(previous), ONCE), usual)
+    if not previous:
+        yield
+        return
+    usual = sys.unraisablehook
+    interrupts = _Interrupts(next(iter(previous)), usual)
     try:
         sys.unraisablehook = interrupts.hear_dropped
         for number in previous:
             signal.signal(number, interrupts.handle)
         yield
-        interrupts.raise_late()
     finally:
         interrupts.end()
         sys.unraisablehook = usual
         for number, handler in previous.items():
             signal.signal(number, handler)
+        if interrupts.waits:
+            raise KeyboardInterrupt
 
 
 class _Interrupts:
@@ -153,70 +158,77 @@ class _Interrupts:
     Args:
         number: the signal by which an interrupt comes again that was dropped.
         usual: hears of the other errors that CPython drops.
+
+    Attributes:
+        waits: an interrupt was asked for and has not come yet.
     """
 
     def __init__(self, number: int, usual: Callable[[sys.UnraisableHookArgs], Any]) -> None:
+        self.waits = False
         self._number = number
         self._usual = usual
-        self._heard = self._waits = self._over = False
-        self._since = 0.0
-        self._timers: list[threading.Timer] = []
+        self._main = threading.get_ident()
+        self._outside = _imports(sys._getframe())
+        self._heard = self._due = self._over = False
+        self._threads: list[threading.Thread] = []
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Hear a signal."""
         if number == signal.SIGHUP:
             leave_terminal()
-        if self._over or (number == ONCE and self._heard):
+        if self.waits or (number == ONCE and self._heard):
             return
-        if _imports(frame):
-            self._since = self._since or time.monotonic()
-            if time.monotonic() - self._since < PATIENCE_S:
-                self._come_again(number)
-                return
-        self._heard, self._since = True, 0.0
+        if self._over:
+            self.waits = True
+            return
+        if not self._due and self._importing(frame):
+            self._come_again(number)
+            return
+        self._heard, self._due = True, False
         raise KeyboardInterrupt
 
     def hear_dropped(self, dropped: sys.UnraisableHookArgs) -> None:
         """Hear of an error that nobody could."""
-        if dropped.exc_type is KeyboardInterrupt:
-            self._come_again(self._number)  # raised here it would be dropped as well
-        else:
+        if dropped.exc_type is not KeyboardInterrupt:
             self._usual(dropped)
+        elif not self.waits:
+            self._heard = False
+            self._come_again(self._number)  # raised here it would be dropped as well
 
     def _come_again(self, number: int) -> None:
-        if self._waits:
-            return
-        main = threading.get_ident()
+        self.waits = True
+        thread = threading.Thread(target=self._send, args=(number,), daemon=True)
+        thread.start()
+        self._threads.append(thread)
 
-        def send() -> None:
-            self._waits = False
-            signal.pthread_kill(main, number)
-
-        self._waits = True
-        self._timers = [timer for timer in self._timers if timer.is_alive()]
-        self._timers.append(threading.Timer(SOON_S, send))
-        self._timers[-1].start()
-
-    def raise_late(self) -> None:
-        """Raise the KeyboardInterrupt that still waits."""
-        if any(timer.is_alive() for timer in self._timers):
-            raise KeyboardInterrupt
+    def _send(self, number: int) -> None:
+        """Send the signal again once the main thread imports nothing."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not self._over:
+            time.sleep(SOON_S)
+            late = time.monotonic() > deadline
+            if late or not self._importing(sys._current_frames().get(self._main)):
+                self.waits, self._due = False, True
+                signal.pthread_kill(self._main, number)
+                return
 
     def end(self) -> None:
-        """Let no signal come any more of those that waited."""
-        self._over = bool(self._timers)
-        for timer in self._timers:
-            timer.cancel()
-            timer.join()
+        """Raise nothing any more; what waits now is left in ``waits``."""
+        self._over = True
+        for thread in self._threads:
+            thread.join()
+
+    def _importing(self, frame: FrameType | None) -> bool:
+        return _imports(frame) > self._outside
 
 
-def _imports(frame: FrameType | None) -> bool:
-    """Return whether an import is under way there."""
+def _imports(frame: FrameType | None) -> int:
+    """Return how many frames of the importer are above this one."""
+    count = 0
     while frame is not None:
-        if frame.f_code.co_filename == IMPORTER:
-            return True
+        count += frame.f_code.co_filename == IMPORTER
         frame = frame.f_back
-    return False
+    return count
 
 
 @contextlib.contextmanager

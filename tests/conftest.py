@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def handlers_of_signals() -> Iterator[None]:
-    """Give every test the usual handlers of signals: a Ray cluster of a test's own leaves its handler of SIGTERM."""
+    """Put back the handlers that a test found: Ray leaves its own of SIGTERM."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():

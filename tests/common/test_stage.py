@@ -134,6 +134,39 @@ def test_an_interrupt_does_not_wait_for_an_import_that_does_not_end(tmp_path, mo
     assert 0.2 <= time.monotonic() - began < 30
 
 
+def test_within_itself_a_dropped_interrupt_comes_again_too():
+    with pytest.raises(KeyboardInterrupt), interrupted_by_signals(), interrupted_by_signals():
+        work_through_an_interrupt(signal.SIGUSR1)
+
+
+def test_two_interrupts_that_are_dropped_together_come_as_one():
+    class Twice(Interrupts):
+        def __del__(self):
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
+            ask(signal.SIGINT)
+            ask(signal.SIGTERM)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])
+
+    def work():
+        Twice()
+        time.sleep(30)
+
+    with pytest.raises(KeyboardInterrupt), interrupted_by_signals():
+        work()
+    time.sleep(0.1)
+
+
+def test_what_an_import_begins_is_interrupted_at_once(tmp_path, monkeypatch):
+    (tmp_path / "begins.py").write_text(
+        "import os, time\nfrom spikestill.common.stage import interrupted_by_signals\n"
+        "began = time.monotonic()\n"
+        "try:\n    with interrupted_by_signals():\n        os.kill(os.getpid(), 15)\n        time.sleep(30)\n"
+        "except KeyboardInterrupt:\n    took = time.monotonic() - began\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert importlib.import_module("begins").took < 10
+
+
 def test_a_dropped_interrupt_asks_the_stage_that_works_to_stop():
     with interrupted_by_signals(), stop_on_signal() as stop:
         ask(signal.SIGINT)

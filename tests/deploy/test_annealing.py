@@ -48,7 +48,7 @@ def by_hand(core_map: CoreMap) -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     "spec",
-    [pytest.param(hardware("truenorth"), marks=pytest.mark.slow), FOUR_CHIPS],
+    [hardware("truenorth"), pytest.param(FOUR_CHIPS, marks=pytest.mark.slow)],
     ids=["one chip", "four chips"],
 )
 def test_ways_get_much_shorter_and_every_core_keeps_a_place_of_its_own(

@@ -59,6 +59,7 @@ def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (tmp_path / "exported" / "student.nir").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_tutorial_from_teach_to_the_live_game_runs_shortened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

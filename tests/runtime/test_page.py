@@ -340,6 +340,7 @@ class ServedControl(Served):
         self.begin(CONTROL, str(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
 @pytest.mark.skipif(find_spec("mujoco") is None, reason="needs MuJoCo: pip install 'spikestill[control]'")
 def test_numbers_of_control_agents_stand_in_a_browser_beside_bars_within_their_bounds(tmp_path: Path) -> None:

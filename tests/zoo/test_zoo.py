@@ -31,6 +31,8 @@ STUDENTS = sorted(
     for path in ROOT.glob("*/student-1chip*.safetensors")
 )
 """Game and name of each shipped student: ``1chip``, or with a variant's name, ``1chip-sparse``."""
+OFTEN = {("pong", "1chip"), ("pong", "1chip-sparse"), ("breakout", "1chip-wide"), ("freeway+pong", "1chip")}
+"""One of each kind: what plays a few frames on every rung in ``make test``, the others in ``make test-full``."""
 
 
 def test_pong_is_shipped():
@@ -97,7 +99,11 @@ def test_the_ladder_that_is_told_of_is_that_of_the_shipped_files(game, student):
 
 @pytest.mark.parametrize(
     ("game", "student", "played"),
-    [(game, student, played) for game, student in STUDENTS for played in game.split("+")],
+    [
+        pytest.param(game, student, played, marks=[] if (game, student) in OFTEN else pytest.mark.slow)
+        for game, student in STUDENTS
+        for played in game.split("+")
+    ],
 )
 def test_shipped_student_gives_the_same_spikes_on_every_rung(game, student, played):
     net, _ = load(ROOT / game / f"student-{student}.safetensors")

@@ -14,11 +14,13 @@ from types import FrameType, TracebackType
 from spikestill.common.stage import StopRequest
 from spikestill.runtime.clock import MonotonicClock
 from spikestill.runtime.display import Display
-from spikestill.runtime.keyboard import Keyboard
+from spikestill.runtime.keyboard import Keyboard, in_foreground
 from spikestill.runtime.view import ENTER, LEAVE
 
-SETTLE_S = 0.05
-"""Time in which a signal that came with the one to go on is heard."""
+SETTLE_S = 2.0
+"""How long a program that goes on in the background waits for a signal to end, before it asks for the terminal."""
+LOOK_S = 0.01
+"""Between two looks for it."""
 
 
 class JobControl:
@@ -80,9 +82,6 @@ class JobControl:
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)
-        # `kill %1` ends a stopped program by two signals at once, and another thread may take the one that ends it. Who
-        # asks for the terminal before that one is heard is stopped again, for good.
-        time.sleep(SETTLE_S)
         if heard:
             self._take()
         if drawn and self._display is not None:
@@ -93,8 +92,16 @@ class JobControl:
         signal.signal(signal.SIGTSTP, self._hear)
 
     def _take(self) -> None:
-        """Take the keyboard again; the system stops a program that does so in the background until it is in front."""
+        """Take the keyboard again; the system stops a program that does so in the background until it is in front.
+
+        `kill %1` lets a stopped program go on in the background by the same two signals that end it, and another thread
+        may take the one that ends it. Who asks for the terminal before that one is heard is stopped again, for good.
+        """
         assert self._keyboard is not None
+        settled = time.monotonic() + SETTLE_S
+        with contextlib.suppress(OSError, ValueError):
+            while not (self._stop or in_foreground() or time.monotonic() > settled):
+                time.sleep(LOOK_S)
         while not self._stop:
             try:
                 self._keyboard.take()

@@ -38,7 +38,7 @@ def split(typed: bytes) -> list[str]:
     return keys
 
 
-def _in_foreground() -> bool:
+def in_foreground() -> bool:
     """Return True where the terminal's keys are this program's."""
     return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
 
@@ -57,7 +57,7 @@ class Keyboard:
     def __enter__(self) -> Keyboard:
         with contextlib.suppress(ImportError, OSError, ValueError):
             # A job in the background is stopped by the system where it asks for the terminal.
-            if os.isatty(sys.stdin.fileno()) and _in_foreground():
+            if os.isatty(sys.stdin.fileno()) and in_foreground():
                 self.take()
         return self
 
@@ -94,7 +94,7 @@ class Keyboard:
         if not self.there:
             return []
         try:
-            if not select.select([sys.stdin.fileno()], [], [], 0)[0] or not _in_foreground():
+            if not select.select([sys.stdin.fileno()], [], [], 0)[0] or not in_foreground():
                 return []
             typed = os.read(sys.stdin.fileno(), 1024)
         except (OSError, ValueError):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from spikestill import inspection
+from spikestill import cli, inspection
 from spikestill.common.errors import UserError
 from spikestill.common.provenance import Provenance, file_sha256
 from spikestill.common.tensors import read_tensors, write_tensors
@@ -25,6 +25,7 @@ from spikestill.dataset import recorder
 from spikestill.dataset.reader import BufferReader
 from spikestill.dataset.recorder import record
 from spikestill.student import distill, distillation
+from spikestill.student.architectures import architecture
 from spikestill.student.branches import branch_of_features
 from spikestill.student.integer_net import load
 from spikestill.student.sources import BufferSource
@@ -612,6 +613,32 @@ def test_the_recipe_of_the_paper_turns_all_of_ours_off():
     assert (made.logit_scale, made.norm_learning_rate, made.initial_range) == (1.0, None, 1.0)
     assert (made.prune, made.shift_pixels, made.initial) == (0, 0, None)
     assert (made.loss, made.temperature, made.stream_start) == ("kl", 0.01, 50_000)
+    assert made.validation == 0
+
+
+@pytest.mark.parametrize("source", ["stream", "buffer"])
+def test_the_recipe_of_the_paper_trains_a_2_chip_net_by_the_command(source, folder, tmp_path, capsys):
+    words = [
+        "distill",
+        "--config",
+        "distill-paper",
+        "--architecture",
+        "2chip",
+        "--steps",
+        "2",
+        "--batch_size",
+        "4",
+    ]
+    words += {
+        "stream": ["--stream_game", "pong", "--stream_ring", "64", "--stream_start", "40"],
+        "buffer": ["--stream", "false", "--buffer", str(folder / "buffer.h5"), "--loss", "nll"],
+    }[source]
+    assert cli.main([*words, "--run_dir", str(tmp_path), "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (summary["finished"], summary["steps"]) == (True, 2)
+    net, provenance = load(tmp_path / "student.safetensors")
+    assert (net.game, len(net.layers)) == ("pong", len(architecture("2chip")))
+    assert provenance.config["optimizer"] == "sgd"
 
 
 def silent_exactly(made):

@@ -25,6 +25,7 @@ pytest.importorskip("ray", reason="needs Ray: pip install 'spikestill[sweep]'")
 
 from spikestill.cli import main
 from spikestill.common.errors import BackendError, UserError
+from spikestill.common.provenance import file_sha256
 from spikestill.common.zoo import ROOT
 from spikestill.configs.sweep import SweepConfig, load_sweep
 from spikestill.sweep.cluster import joined
@@ -66,6 +67,31 @@ def test_a_sweep_runs_once_and_tells_what_failed(tmp_path, capsys):
     assert "evaluate-breakout" in page
     document = json.loads((tmp_path / "run" / "sweep.json").read_text())
     assert [row["state"] for row in document["rows"]] == ["finished", "finished"]
+
+
+SEARCH = """
+stages: [record, distill, evaluate]
+game: pong+freeway
+samples: 1
+options:
+  record: {frames: 96, num_envs: 2}
+  distill: {steps: 2, batch_size: 4, hint_weight: 0}
+  evaluate: {episodes: 1, compare: false}
+search: {distill.temperature: {low: 0.01, high: 0.1, log: true}}
+"""
+
+
+def test_a_search_trains_a_student_of_two_games_and_scores_it_in_both(tmp_path, capsys):
+    (tmp_path / "recipe.yaml").write_text(SEARCH)
+    assert main([*command(tmp_path)[3:], "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (summary["trials"], summary["done"], summary["stage_runs"]) == (1, 5, 5)
+    assert {row["game"] for row in summary["table"]} == {"pong", "freeway"}
+    stages = tmp_path / "run" / "stages"
+    (student,) = stages.glob("distill-*/student.safetensors")
+    played = [json.loads(path.read_text()) for path in stages.glob("evaluate-*/evaluate.json")]
+    assert {each["game"] for each in played} == {"pong", "freeway"}
+    assert {each["provenance"]["parents"]["student"] for each in played} == {file_sha256(student)}
 
 
 def test_what_only_trials_without_a_teacher_need_is_not_begun(tmp_path, capsys):

@@ -74,6 +74,12 @@ def _loader() -> type[Any]:
             for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
         }
 
+        def fetch_flow_collection_start(self, token: type[Any]) -> None:
+            """Refuse deep brackets where they open: for each token the scanner looks at all that are open."""
+            if self.flow_level > RECIPE_DEPTH:
+                raise RecursionError
+            super().fetch_flow_collection_start(token)
+
     Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(rf"^({INTEGER})$"), list("-+0123456789"))
     Loader.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(rf"^({FRACTION})$"), list("-+.0123456789")

@@ -71,7 +71,7 @@ def test_a_sweep_runs_once_and_tells_what_failed(tmp_path, capsys):
 
 SEARCH = """
 stages: [record, distill, evaluate]
-game: pong+freeway
+game: breakout+pong
 samples: 1
 options:
   record: {frames: 96, num_envs: 2}
@@ -86,11 +86,11 @@ def test_a_search_trains_a_student_of_two_games_and_scores_it_in_both(tmp_path, 
     assert main([*command(tmp_path)[3:], "--json"]) == 0
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (summary["trials"], summary["done"], summary["stage_runs"]) == (1, 5, 5)
-    assert {row["game"] for row in summary["table"]} == {"pong", "freeway"}
+    assert {row["game"] for row in summary["table"]} == {"breakout", "pong"}
     stages = tmp_path / "run" / "stages"
     (student,) = stages.glob("distill-*/student.safetensors")
     played = [json.loads(path.read_text()) for path in stages.glob("evaluate-*/evaluate.json")]
-    assert {each["game"] for each in played} == {"pong", "freeway"}
+    assert {each["game"] for each in played} == {"breakout", "pong"}
     assert {each["provenance"]["parents"]["student"] for each in played} == {file_sha256(student)}
 
 

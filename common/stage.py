@@ -223,7 +223,7 @@ class _Interrupts:
 
 
 def _imports(frame: FrameType | None) -> int:
-    """Return how many frames of the importer are above this one."""
+    """Return how many of this frame and those that called it are the importer's."""
     count = 0
     while frame is not None:
         count += frame.f_code.co_filename == IMPORTER

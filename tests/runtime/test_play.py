@@ -44,15 +44,16 @@ from spikestill.configs.play import PlayConfig
 from spikestill.runtime.play import run
 most = {}
 def look():
+    words = Path("/proc/self/cmdline").read_bytes()
     while True:
-        # A child that has begun no program of its own yet has this one's memory, shared.
-        words = Path("/proc/self/cmdline").read_bytes()
         mine = [each for task in Path("/proc/self/task").glob("*/children") for each in task.read_text().split()]
         for process in ("self", *mine):
             with contextlib.suppress(OSError):  # it has ended
+                # A child that has begun no program of its own yet has this one's memory, shared.
+                if process != "self" and Path(f"/proc/{process}/cmdline").read_bytes() == words:
+                    continue
                 for line in Path(f"/proc/{process}/status").read_text().splitlines():
-                    own = process == "self" or Path(f"/proc/{process}/cmdline").read_bytes() != words
-                    if own and line.startswith("VmHWM:"):
+                    if line.startswith("VmHWM:"):
                         most[process] = int(line.split()[1]) / 1024
         time.sleep(0.5)
 threading.Thread(target=look, daemon=True).start()

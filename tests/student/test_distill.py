@@ -618,17 +618,8 @@ def test_the_recipe_of_the_paper_turns_all_of_ours_off():
 
 @pytest.mark.parametrize("source", ["stream", "buffer"])
 def test_the_recipe_of_the_paper_trains_a_2_chip_net_by_the_command(source, folder, tmp_path, capsys):
-    words = [
-        "distill",
-        "--config",
-        "distill-paper",
-        "--architecture",
-        "2chip",
-        "--steps",
-        "2",
-        "--batch_size",
-        "4",
-    ]
+    words = ["distill", "--config", "distill-paper", "--architecture", "2chip", "--steps", "2",
+             "--batch_size", "4"]  # fmt: skip
     words += {
         "stream": ["--stream_game", "pong", "--stream_ring", "64", "--stream_start", "40"],
         "buffer": ["--stream", "false", "--buffer", str(folder / "buffer.h5"), "--loss", "nll"],

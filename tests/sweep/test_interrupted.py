@@ -105,14 +105,8 @@ def test_a_lost_nodes_trials_run_again_elsewhere(tmp_path):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param("its group", marks=pytest.mark.slow),
-        signal.SIGKILL,
-    ],
-)
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+                                 pytest.param("its group", marks=pytest.mark.slow), signal.SIGKILL])  # fmt: skip
 def test_a_sweep_that_was_stopped_or_killed_goes_on(tmp_path, how):
     (tmp_path / "recipe.yaml").write_text(STUDENTS)
     with sweeping(tmp_path) as process:

@@ -75,6 +75,7 @@ def check_whole(tmp_path, stage_runs):
         assert (left.theta_O == right.theta_O).all()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_lost_nodes_trials_run_again_elsewhere(tmp_path):
     from ray.cluster_utils import Cluster
@@ -140,6 +141,7 @@ options:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(find_spec("mujoco") is None, reason="the MuJoCo simulators are not installed")
 def test_teachers_are_trained_go_on_where_they_were_stopped_and_are_evaluated_each_by_itself(

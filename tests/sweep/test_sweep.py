@@ -45,6 +45,10 @@ grid:
 """
 
 
+BRIEF = ("record", "pong", "--agent", "random", "--frames", "64", "--num_envs", "1", "--json")
+"""A stage run of a second."""
+
+
 def test_a_sweep_runs_once_and_tells_what_failed(tmp_path, capsys):
     (tmp_path / "recipe.yaml").write_text(SCORES)
     words = command(tmp_path)[3:]
@@ -81,6 +85,7 @@ search: {distill.temperature: {low: 0.01, high: 0.1, log: true}}
 """
 
 
+@pytest.mark.slow
 def test_a_search_trains_a_student_of_two_games_and_scores_it_in_both(tmp_path, capsys):
     (tmp_path / "recipe.yaml").write_text(SEARCH)
     assert main([*command(tmp_path)[3:], "--json"]) == 0
@@ -179,8 +184,7 @@ def test_a_sweep_runs_on_a_file_system_without_locks(tmp_path, monkeypatch, caps
     assert (tmp_path / "run" / "sweep.json").is_file()
     (tmp_path / "token").write_text("token")
     folder = tmp_path / "stage"
-    words = ("evaluate", "freeway", "--agent", "random", "--compare", "false", "--episodes", "1", "--json")
-    found = run_stage(Job(str(tmp_path), "token", str(folder), (*words, "--run_dir", str(folder)), 1))
+    found = run_stage(Job(str(tmp_path), "token", str(folder), (*BRIEF, "--run_dir", str(folder)), 1))
     assert (found["state"], (folder / "done.json").is_file()) == ("finished", True)
 
 
@@ -202,25 +206,8 @@ def ray_folder(monkeypatch):
         yield Path(folder) / "ray"
 
 
-def test_auto_joins_the_cluster_that_was_started_here(tmp_path, ray_folder):
-    from ray.cluster_utils import Cluster
-
-    (tmp_path / "recipe.yaml").write_text(SCORES)
-    # A GPU that only this cluster says to have.
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 1, "include_dashboard": False}
-    )
-    try:
-        with sweeping(tmp_path, "--address", "auto", "--gpus", "1") as process:
-            output, _ = process.communicate(timeout=100)
-        assert process.returncode == 0, (tmp_path / "sweep.log").read_text()
-        assert json.loads(output.splitlines()[-1])["done"] == 2
-        assert cluster.head_node.remaining_processes_alive()
-    finally:
-        cluster.shutdown()
-
-
-def test_a_file_that_is_named_from_the_sweeps_folder_is_found_by_a_cluster_of_another(tmp_path, monkeypatch):
+def test_auto_joins_the_cluster_that_was_started_here_in_another_folder(tmp_path, ray_folder, monkeypatch):
+    """It finds a file that is named from the sweep's folder."""
     from ray.cluster_utils import Cluster
 
     (tmp_path / "recipe.yaml").write_text(
@@ -229,14 +216,18 @@ def test_a_file_that_is_named_from_the_sweeps_folder_is_found_by_a_cluster_of_an
     shutil.copy(ROOT / "pong" / "teacher.safetensors", tmp_path / "mine.safetensors")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    # A GPU that only this cluster says to have.
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 1, "include_dashboard": False}
+    )
     try:
         monkeypatch.chdir(tmp_path)
-        words = ("--address", cluster.address, "--set", "record.teacher=mine.safetensors")
+        words = ("--address", "auto", "--gpus", "1", "--set", "record.teacher=mine.safetensors")
         with sweeping(tmp_path, *words) as process:
             output, _ = process.communicate(timeout=100)
         assert process.returncode == 0, (tmp_path / "sweep.log").read_text()
         assert json.loads(output.splitlines()[-1])["done"] == 1
+        assert cluster.head_node.remaining_processes_alive()
     finally:
         cluster.shutdown()
 
@@ -264,6 +255,7 @@ def started_head(home):
         process.communicate(timeout=60)
 
 
+@pytest.mark.slow
 def test_a_head_that_wants_the_machines_token_is_joined_and_one_that_wants_another_is_named(
     tmp_path, ray_folder, monkeypatch
 ):
@@ -410,8 +402,7 @@ def test_a_stage_run_goes_on_after_half_a_line_of_a_lost_attempt(tmp_path, half)
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "attempts.jsonl").write_bytes(b'{"what": "begins"}\n' + half)
-    words = ("evaluate", "freeway", "--agent", "random", "--compare", "false", "--episodes", "1", "--json")
-    found = run_stage(Job(str(tmp_path), "token", str(folder), (*words, "--run_dir", str(folder)), 1))
+    found = run_stage(Job(str(tmp_path), "token", str(folder), (*BRIEF, "--run_dir", str(folder)), 1))
     assert found["state"] == "finished"
     assert [line["what"] for line in attempts(folder)] == ["begins", "finished"]
 
@@ -469,7 +460,7 @@ options:
     [
         pytest.param(signal.SIGKILL, "refused", id="the head killed", marks=pytest.mark.slow),
         pytest.param(signal.SIGSTOP, "no answer in 6", id="the head hung", marks=pytest.mark.slow),
-        pytest.param(signal.SIGTERM, "refused", id="every process ended"),
+        pytest.param(signal.SIGTERM, "refused", id="every process ended", marks=pytest.mark.slow),
     ],
 )
 def test_a_sweep_whose_head_is_gone_saves_and_writes_its_table(tmp_path, how, why):

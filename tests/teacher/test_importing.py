@@ -225,6 +225,7 @@ def test_weights_beside_a_network_count_as_its_size(
     assert "cannot be read" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_command_that_converts_an_export_archive_does(
     programs: tuple[Path, torch.Tensor], tmp_path: Path
 ) -> None:

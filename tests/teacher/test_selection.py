@@ -1,6 +1,8 @@
 """The best snapshot of a training is its teacher: real games, short ones."""
 
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import re
@@ -35,37 +37,43 @@ CONFIG = dataclasses.replace(
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def told():
+    """Return what the training of ``whole`` says."""
+    return io.StringIO()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, told):
     """Return the result of a training never interrupted."""
-    return run(CONFIG, tmp_path_factory.mktemp("whole"))
+    with contextlib.redirect_stderr(told):
+        return run(CONFIG, tmp_path_factory.mktemp("whole"))
 
 
 def played(weights, game="space_invaders", games=2):
     return evaluate(lambda obs: weights(obs), EnvironmentConfig(game=game), episodes=games, seed=SEED).mean
 
 
-def test_the_best_snapshot_is_the_teacher(tmp_path, capsys):
-    result = run(CONFIG, tmp_path)
-    said = re.findall(r"teach: step (\d+) scores ([\d.e+]+), ", capsys.readouterr().err)
+def test_the_best_snapshot_is_the_teacher(whole, told):
+    said = re.findall(r"teach: step (\d+) scores ([\d.e+]+), ", told.getvalue())
     scores = {int(step): float(score) for step, score in said}
     assert list(scores) == [64, 128, 192]
     best = max(scores, key=scores.__getitem__)  # the first of equals
-    assert (result.summary["selected_step"], result.summary["selected_score"]) == (best, scores[best])
+    assert (whole.summary["selected_step"], whole.summary["selected_score"]) == (best, scores[best])
     # Up to that step anew, for its weights.
     training = Training(CONFIG)
     while training.step < best:
         training.round()
     wanted = training.learner.deployable()
     training.close()
-    found = load_file(result.artefact)
+    found = load_file(whole.artefact)
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
-    policy = load_teacher(result.artefact)
+    policy = load_teacher(whole.artefact)
     with in_fixed_batches(lambda observations: policy.act(observations).action) as ask:
         assert played(ask) == pytest.approx(scores[best])
-    last = json.loads((tmp_path / "teach.jsonl").read_text().splitlines()[-1])
+    last = json.loads((whole.artefact.parent / "teach.jsonl").read_text().splitlines()[-1])
     assert (last["selected_step"], last["snapshot_score"]) == (best, scores[192])
-    shown = read(result.artefact).figures["selected"]
+    shown = read(whole.artefact).figures["selected"]
     assert shown == f"step {best}, which scored {scores[best]:.4g} in 2 games"
 
 

@@ -95,8 +95,11 @@ def test_stopping_and_resuming_equals_never_having_stopped(tmp_path, game, optio
 
 @pytest.mark.parametrize(
     "options",
-    [{"precision": "fp16"}, {"algorithm": "ddpg"}, FIXAR | {"quantisation_delay": 20, "steps": 200}],
-    ids=["sac-fp16", "ddpg", "fixar"],
+    [
+        pytest.param({"precision": "fp16"}, id="sac-fp16"),
+        pytest.param({"algorithm": "ddpg"}, id="ddpg", marks=pytest.mark.slow),
+        pytest.param(FIXAR | {"quantisation_delay": 20, "steps": 200}, id="fixar"),
+    ],
 )
 def test_a_seed_trained_beside_others_is_bit_for_bit_what_it_is_alone(tmp_path, options, every_agent_spread):
     options = {"hidden": (64, 48), "batch_size": 64} | options
@@ -367,6 +370,7 @@ def test_a_stuck_actor_that_steps_every_other_time_is_explained():
         train()
 
 
+@pytest.mark.slow
 def test_a_training_that_no_loss_scale_helps_is_given_up_though_it_steps_now_and_then():
     """In fp8-e4m3 the gradient of the log density is beyond 448 in some updates, and the scale fell to 0 for them."""
     learner = FloatLearner(control(algorithm="sac", precision="fp8-e4m3", methods={}), 5, 2, 0)

@@ -169,7 +169,7 @@ class _Interrupts:
         self._usual = usual
         self._main = threading.get_ident()
         self._outside = _imports(sys._getframe())
-        self._heard = self._due = self._over = False
+        self._heard = self._late = self._over = False
         self._threads: list[threading.Thread] = []
 
     def handle(self, number: int, frame: FrameType | None) -> None:
@@ -181,10 +181,10 @@ class _Interrupts:
         if self._over:
             self.waits = True
             return
-        if not self._due and self._importing(frame):
+        if not self._late and self._importing(frame):
             self._come_again(number)
             return
-        self._heard, self._due = True, False
+        self._heard, self._late = True, False
         raise KeyboardInterrupt
 
     def hear_dropped(self, dropped: sys.UnraisableHookArgs) -> None:
@@ -208,7 +208,7 @@ class _Interrupts:
             time.sleep(SOON_S)
             late = time.monotonic() > deadline
             if late or not self._importing(sys._current_frames().get(self._main)):
-                self.waits, self._due = False, True
+                self.waits, self._late = False, late
                 signal.pthread_kill(self._main, number)
                 return
 

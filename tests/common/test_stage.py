@@ -125,6 +125,27 @@ def test_an_interrupt_waits_for_the_end_of_an_import_that_would_swallow_it(tmp_p
     time.sleep(0.1)  # and it comes only once
 
 
+def test_after_one_that_a_stage_took_an_interrupt_waits_for_the_end_of_an_import_as_well(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("spikestill.common.stage.SOON_S", 0.3)
+    for name in ("taken", "after"):
+        (tmp_path / f"swallows_{name}.py").write_text(SWALLOWS.format(name="SIGINT"))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def work():
+        importlib.import_module("swallows_taken")
+        with stop_on_signal() as stop:
+            while not stop:
+                time.sleep(0.01)
+        importlib.import_module("swallows_after")
+        time.sleep(30)
+
+    with pytest.raises(KeyboardInterrupt), interrupted_by_signals():
+        work()
+    assert sys.modules["swallows_after"].whole
+
+
 def test_an_interrupt_does_not_wait_for_an_import_that_does_not_end(tmp_path, monkeypatch):
     monkeypatch.setattr("spikestill.common.stage.PATIENCE_S", 0.2)
     (tmp_path / "hangs.py").write_text("import os, time\nos.kill(os.getpid(), 15)\ntime.sleep(60)")

@@ -2,9 +2,9 @@
 
     python -m benchmarks.control_seeds
 
-``teach --seeds N`` trains N seeds in one process, a thread each. A sweep trains each in a process of its own. Which is
-faster depends on how large the agent is: between products Python holds its interpreter's lock, so that the threads of
-small agents wait for each other. Random transitions of HalfCheetah's sizes; the simulator and the replay are not in it.
+``teach --seeds N`` trains N seeds in one process, by turns on as many threads as there are cores. A sweep trains each
+in a process of its own. Which is faster depends on how large the agent is: between its updates a seed holds the interpreter's
+lock. Random transitions of HalfCheetah's sizes; the simulator and the replay are not in it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from spikestill.common.processor import cores, keep_freed_memory
 from spikestill.configs.control import ControlConfig
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.teacher.control.blas import one_thread
-from spikestill.teacher.control.lanes import OtherThread, in_turn, quick_turns
+from spikestill.teacher.control.lanes import OtherThread, by_turns, in_turn, quick_turns
 from spikestill.teacher.control.learner import make_learner
-from spikestill.teacher.control.teach import spread, threads_each
+from spikestill.teacher.control.teach import TURN_STEPS, spread, threads_each
 
 AGENTS: dict[str, dict[str, Any]] = {
     "sac, 256 x 256, batch 256, fp32": {"hidden": (256, 256), "batch_size": 256},
@@ -39,8 +39,8 @@ AGENTS: dict[str, dict[str, Any]] = {
         "algorithm": "ddpg", "hidden": (400, 300), "batch_size": 64, "precision": "fixar",
     },
 }  # fmt: skip
-TURN = 50
-"""Updates of a seed between two waits for the others; teach has up to 500."""
+TURNS = 10
+"""Of a seed until it waits for the others, as in ``teach``, each of ``TURN_STEPS`` updates."""
 
 
 def config_of(agent: str) -> ControlConfig:
@@ -58,9 +58,13 @@ def updates_per_s(agent: str, seeds: int, seconds: float) -> float:
 
     rngs = [np.random.default_rng(seed) for seed in range(seeds)]
 
-    def turn(index: int) -> None:
-        for _ in range(TURN):
+    left = [0] * seeds
+
+    def turn(index: int) -> bool:
+        for _ in range(TURN_STEPS):
             learners[index].update(batch, rngs[index])
+        left[index] -= 1
+        return left[index] > 0
 
     with (
         ThreadPoolExecutor(workers, initializer=lambda: np.seterr(all="ignore")) as pool,
@@ -70,8 +74,9 @@ def updates_per_s(agent: str, seeds: int, seconds: float) -> float:
     ):
 
         def work() -> int:
-            list(pool.map(turn, range(seeds)))
-            return TURN * seeds
+            left[:] = [TURNS] * seeds
+            by_turns(pool, range(seeds), turn)
+            return TURNS * TURN_STEPS * seeds
 
         work()
         found = median_rate(work, seconds, 1)

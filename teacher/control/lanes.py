@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,19 @@ def in_turn(work: Callable[[int], Any], number: int) -> list[Any]:
 def side_by_side(both: Both, *work: Callable[[], Any]) -> list[Any]:
     """Do different pieces of work, none of which reads what another writes; return what each returns."""
     return both(lambda index: work[index](), len(work))
+
+
+def by_turns(pool: ThreadPoolExecutor, each: Sequence[Any], turn: Callable[[Any], bool]) -> None:
+    """Call ``turn`` of each on the threads, again and again while it returns True, and of one in one thread at a time.
+
+    Where there are more than threads, all threads have work until the last few turns.
+    """
+    under_way = {pool.submit(turn, one): one for one in each}
+    while under_way:
+        for done in wait(under_way, return_when=FIRST_COMPLETED).done:
+            one = under_way.pop(done)
+            if done.result():
+                under_way[pool.submit(turn, one)] = one
 
 
 class OtherThread(AwakeThread):

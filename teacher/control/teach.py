@@ -48,7 +48,7 @@ from spikestill.teacher.control.blas import one_thread
 from spikestill.teacher.control.environment import SimulationDivergedError
 from spikestill.teacher.control.flops import flops
 from spikestill.teacher.control.frame_replay import FrameReplay
-from spikestill.teacher.control.lanes import Both, OtherThread, in_turn, quick_turns
+from spikestill.teacher.control.lanes import Both, OtherThread, by_turns, in_turn, quick_turns
 from spikestill.teacher.control.learner import DivergedError, Learner, make_learner, operations_of
 from spikestill.teacher.control.play import joined, play_games, within
 from spikestill.teacher.control.program import can_be_recorded
@@ -62,6 +62,8 @@ WORTH_SPREADING = 1e8
 """Floating-point operations of an update that is not done as a program, from which a second thread pays."""
 SHOWN_STEPS = 500
 """Agent steps of every seed between two looks at the user's wish to stop, at most."""
+TURN_STEPS = 50
+"""Agent steps of a seed until another one may have its thread, where there are more seeds than threads."""
 
 
 class Training:
@@ -229,6 +231,7 @@ class Trainings:
         self.config = config
         lanes, workers = spread(config)
         # What overflows in a format is told by the agents.
+        self._workers = workers
         self._pool = ThreadPoolExecutor(workers, initializer=lambda: np.seterr(all="ignore"))
         self._other = OtherThread() if lanes else None
         both = self._other or in_turn
@@ -248,30 +251,49 @@ class Trainings:
         Raises:
             DivergedError: the first one's, which tells of all.
         """
-        self._all(lambda training: training.advance(until))
+        turn_steps = until if len(self.each) <= self._workers else TURN_STEPS
+
+        def turn(training: Training) -> bool:
+            training.advance(min(until, training.step + turn_steps))
+            return training.step < until
+
+        self._together(turn)
 
     def evaluate(self) -> list[dict[str, Any]]:
         """Evaluate every seed."""
-        return self._all(lambda training: training.evaluate())
+        found: dict[int, dict[str, Any]] = {}
 
-    def _all(self, work: Callable[[Training], Any]) -> list[Any]:
-        def own(training: Training) -> Any:
+        def play(training: Training) -> bool:
+            found[training.seed] = training.evaluate()
+            return False
+
+        self._together(play)
+        return [found[training.seed] for training in self.each]
+
+    def _together(self, turn: Callable[[Training], bool]) -> None:
+        """Call ``turn`` of every seed on the threads, again and again while it returns True.
+
+        Raises:
+            DivergedError: see :meth:`advance`.
+        """
+        diverged: dict[int, DivergedError] = {}
+
+        def own(training: Training) -> bool:
             try:
-                return work(training)
+                return turn(training)
             except DivergedError as error:
-                return error
+                diverged[training.seed] = error
+                return False
 
-        found = [own(self.each[0])] if len(self.each) == 1 else list(self._pool.map(own, self.each))
-        diverged = [
-            (training.seed, each)
-            for training, each in zip(self.each, found, strict=True)
-            if isinstance(each, DivergedError)
-        ]
+        if len(self.each) == 1:
+            while own(self.each[0]):
+                pass
+        else:
+            by_turns(self._pool, self.each, own)
         if diverged:
-            first = diverged[0][1]
-            first.seeds = {seed: each.what for seed, each in diverged}
+            first = diverged[min(diverged)]
+            first.seeds = {seed: diverged[seed].what for seed in sorted(diverged)}
             raise first
-        return found
 
     def save(self, path: Path, provenance: Provenance) -> None:
         """Write the checkpoint, atomically."""

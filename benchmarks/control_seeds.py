@@ -3,8 +3,8 @@
     python -m benchmarks.control_seeds
 
 ``teach --seeds N`` trains N seeds in one process, by turns on as many threads as there are cores. A sweep trains each
-in a process of its own. Which is faster depends on how large the agent is: between its updates a seed holds the interpreter's
-lock. Random transitions of HalfCheetah's sizes; the simulator and the replay are not in it.
+in a process of its own. Which is faster depends on how large the agent is: between its updates a seed holds the
+interpreter's lock. Random transitions of HalfCheetah's sizes; the simulator and the replay are not in it.
 """
 
 from __future__ import annotations

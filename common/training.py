@@ -256,6 +256,11 @@ class Sitting:
         return (time.monotonic() if self._ended is None else self._ended) - self._began
 
     @property
+    def total_seconds(self) -> float:
+        """Wall-clock seconds of all sittings, to a tenth."""
+        return round(self._spent_s + self.seconds, 1)
+
+    @property
     def rate(self) -> float:
         """Steps a second of this sitting."""
         return (self._step() - self._first) / max(self.seconds, 1e-9)
@@ -278,6 +283,6 @@ class Sitting:
         Raises:
             UserError: the disk is full.
         """
-        line = {"step": self._step(), "seconds": round(self._spent_s + self.seconds, 1), **values}
+        line = {"step": self._step(), "seconds": self.total_seconds, **values}
         curve.append(self._curve, line)
         return line

@@ -126,7 +126,9 @@ class Cell:
             told.append(f"{number(mean)} ({interval(ends)}; {seeds} x {games} games, {step:,}{whole} steps)")
         told += self.diverged
         told += [f"{name} {value}" for name, value in self.fixed]
-        return f"{', '.join(told)}, {number(self.seconds / 3600, 2)} h"
+        if self.seconds:
+            told.append(f"{number(self.seconds / 3600, 2 if self.seconds >= 36 else 4)} h")
+        return ", ".join(told)
 
 
 def cells(kept: Mapping[Path, Kept]) -> list[Cell]:

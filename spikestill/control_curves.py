@@ -93,23 +93,22 @@ def of_run(folder: Path) -> Kept:
             evaluation although the training did not diverge.
     """
     stopped = folder / DIVERGED
-    diverged, seeds = "", {}
+    diverged, seeds, seconds = "", {}, 0.0
     if stopped.is_file():
         told = read_object(stopped, "what a diverged training leaves", REMEDY)
         with restoring(stopped, REMEDY):
             provenance, diverged = Provenance.from_json(json.dumps(told["provenance"])), str(told["diverged"])
-            seeds = _texts(told.get("seeds", {}))
+            seeds, seconds = _texts(told.get("seeds", {})), float(told.get("seconds", 0.0))
     else:
         provenance = _provenance(folder / TEACHER)
     with restoring(folder, REMEDY):
         config = build(ControlConfig, provenance.config)
     path = folder / "teach.jsonl"
     curves: dict[int, dict[int, tuple[float, ...]]] = {}
-    seconds = 0.0
     if path.is_file() or not diverged:
         with restoring(path, "the run is damaged: train again in another --run_dir"):
             for line in map(json.loads, curve.lines(path)):
-                seconds = float(line["seconds"])
+                seconds = max(seconds, float(line["seconds"]))
                 curves.setdefault(int(line["seed"]), {})[int(line["step"])] = _returns(line["returns"])
     if not curves and not diverged:
         raise UserError(

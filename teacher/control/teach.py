@@ -395,7 +395,7 @@ def _train(
     while not sitting.stop and trainings.step < config.steps:
         due = (trainings.step // config.evaluation_period + 1) * config.evaluation_period
         until = min(trainings.step + SHOWN_STEPS, due, config.steps)
-        with _naming_checkpoint(checkpoint, trainings, provenance):
+        with _naming_checkpoint(checkpoint, trainings, sitting, provenance):
             trainings.advance(until)
             if trainings.step >= due or trainings.step >= config.steps:
                 with sitting.bar.aside():
@@ -419,7 +419,9 @@ def _counts(training: Training) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _naming_checkpoint(checkpoint: Path, trainings: Trainings, provenance: Provenance) -> Iterator[None]:
+def _naming_checkpoint(
+    checkpoint: Path, trainings: Trainings, sitting: Sitting, provenance: Provenance
+) -> Iterator[None]:
     """Let the error of a training that diverges name the step and the last good checkpoint; keep it for the results."""
     try:
         yield
@@ -428,6 +430,7 @@ def _naming_checkpoint(checkpoint: Path, trainings: Trainings, provenance: Prove
             "diverged": error.what,
             "seeds": error.seeds,
             "step": trainings.step,
+            "seconds": sitting.total_seconds,
             "provenance": json.loads(provenance.to_json()),
         }
         write_text(checkpoint.with_name(DIVERGED), json.dumps(told, indent=1) + "\n")

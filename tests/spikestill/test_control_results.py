@@ -65,7 +65,7 @@ def test_a_run_s_curve_is_kept_and_read_back_whole(run, tmp_path):
     draw(tmp_path, tmp_path)
     page = (tmp_path / "control-results.md").read_text()
     assert "| swimmer | 8-8, batch 8, replay_capacity 1000, seed_steps 100 | " in page
-    assert f"; 2 x 2 games, 240 steps), {kept.seconds / 3600:.2f} h |" in page
+    assert f"; 2 x 2 games, 240 steps), {kept.seconds / 3600:.4f} h |" in page
 
 
 @simulated
@@ -78,7 +78,8 @@ def test_a_training_that_diverged_is_kept_with_why(tmp_path):
     assert read(write(tmp_path / "kept", kept)) == kept
     draw(tmp_path / "kept", tmp_path)
     page = (tmp_path / "control-results.md").read_text()
-    assert "| fp16, none of the six | a run diverged at update 1, 0.00 h |" in page
+    assert kept.seconds > 0
+    assert f"| fp16, none of the six | a run diverged at update 1, {kept.seconds / 3600:.4f} h |" in page
     teach.run(config_of("cartpole_swingup", algorithm="sac"), tmp_path / "run")
     assert not (tmp_path / "run" / DIVERGED).exists()
 
@@ -96,7 +97,7 @@ def test_a_run_of_several_seeds_tells_of_each_one_that_diverged(tmp_path):
     assert all("fp16 does not hold this training" in text for text in kept.diverged_seeds.values())
     assert read(write(tmp_path / "kept", kept)) == kept
     draw(tmp_path / "kept", tmp_path)
-    told = "| all 3 seeds diverged at update 1, 0.00 h |"
+    told = f"| all 3 seeds diverged at update 1, {kept.seconds / 3600:.4f} h |"
     assert told in (tmp_path / "control-results.md").read_text()
 
 
@@ -110,6 +111,9 @@ def test_seeds_that_did_not_diverge_are_not_told_of_and_files_from_before_tell_o
     ):
         (cell,) = cells({Path("one.json"): kept})
         assert cell.diverged == (told,)
+        assert (
+            dataclasses.replace(cell, seconds=0.0).text() == told
+        )  # files from before do not tell how long it took
 
 
 @simulated
@@ -205,6 +209,12 @@ def test_seeds_that_were_never_evaluated_together_are_named(tmp_path):
     write(tmp_path, kept_of(config_of(seed=1, evaluation_period=100), {1: {100: (1.0,)}}))
     with pytest.raises(UserError, match=r"its seeds 0, 1 have no evaluation at the same step"):
         cells(control_curves.read_all(tmp_path))
+
+
+def test_the_kept_page_is_what_the_kept_trainings_draw(tmp_path):
+    draw(DOCS / "results" / "control", tmp_path)
+    for path in (tmp_path / "control-results.md", *(tmp_path / "images").iterdir()):
+        assert path.read_text() == (DOCS / path.relative_to(tmp_path)).read_text(), path.name
 
 
 def test_the_page_is_drawn_without_any_run_and_its_figures_are_svg(tmp_path):

@@ -12,7 +12,7 @@ from spikestill.common.errors import UserError
 from spikestill.teacher.control import dm_control_tasks, gymnasium_tasks
 from spikestill.teacher.control.environment import bounded
 from spikestill.teacher.control.gymnasium_tasks import gymnasium_spec
-from spikestill.teacher.control.simulator import choose_gl
+from spikestill.teacher.control.simulator import cannot_draw, choose_gl
 
 pytestmark = pytest.mark.skipif(
     find_spec("mujoco") is None or find_spec("dm_control") is None,
@@ -163,6 +163,18 @@ def test_pixels_stack_three_frames_and_repeat_the_action():
     assert spec.decisions_per_s == pytest.approx(12.5)
     assert envs.render(0).shape == (240, 320, 3)
     envs.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere GLFW needs no DISPLAY")
+def test_where_there_is_nothing_to_draw_with_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("spikestill.teacher.control.simulator._libraries", list)
+    for name in ("MUJOCO_GL", "DISPLAY"):
+        monkeypatch.setenv(name, "")  # so that it is as it was afterwards
+        monkeypatch.delenv(name)
+    assert choose_gl() == ""
+    error = cannot_draw("reacher_easy")
+    assert error.what == "reacher_easy cannot be drawn: there is no display and no OpenGL library"
+    assert "apt-get install libosmesa6" in str(error.remedy)
 
 
 @pytest.mark.parametrize(

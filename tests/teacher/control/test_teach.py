@@ -230,6 +230,24 @@ def test_an_fp32_training_that_diverges_ends_with_a_remedy():
         train()
 
 
+def test_a_simulation_that_diverges_ends_the_training_with_its_step_and_a_remedy(tmp_path, monkeypatch):
+    advance = teach.Training.advance
+
+    def broken(training, until):
+        if training.step == 200:
+            training.envs.tasks[1].simulator.data.qvel[:] = np.nan
+        advance(training, until if training.step >= 200 else min(until, 200))
+
+    monkeypatch.setattr(teach.Training, "advance", broken)
+    with pytest.raises(
+        UserError, match=r"step 200: half_cheetah: environment 1 gave .* not finite in step"
+    ) as told:
+        teach.run(config_of("half_cheetah", algorithm="ddpg", evaluation_period=200), tmp_path)
+    assert str(told.value.remedy).startswith(
+        "train in another --run_dir with a lower --learning_rate or another --seed"
+    )
+
+
 def test_seeds_beside_one_that_diverges_train_on_to_the_same_step_and_all_that_diverged_are_told():
     with contextlib.closing(
         teach.Trainings(config_of("reacher_easy", precision="fp16", seeds=3))
@@ -397,7 +415,7 @@ def test_the_command_picks_the_options_of_the_environment(tmp_path, capsys):
     assert main(["teach", "--precision", "fp17", "hopper"]) == 2
     assert "unknown precision 'fp17'" in capsys.readouterr().err
     assert main(["teach", "chetah_run"]) == 2
-    assert "cheetah_run" in capsys.readouterr().err
+    assert "Did you mean 'cheetah_run'?" in capsys.readouterr().err
 
 
 def test_an_agent_s_file_comes_back_as_it_was_and_refuses_another_task(tmp_path):
@@ -426,7 +444,7 @@ def test_an_agent_s_file_comes_back_as_it_was_and_refuses_another_task(tmp_path)
 @pytest.mark.parametrize(
     "game", ["reacher_easy", pytest.param("cartpole_swingup_pixels", marks=[DRAWN, pytest.mark.slow])]
 )
-def test_what_a_gpu_trained_goes_on_on_the_processor(tmp_path, game, monkeypatch):
+def test_what_a_gpu_trained_goes_on_on_the_processor(tmp_path, game, monkeypatch, capsys):
     """The device's operations run on the processor here, where no GPU is needed to have them."""
     monkeypatch.setattr("spikestill.teacher.control.learner.compute_device", lambda _: torch.device("cpu"))
     options = PIXELS if game.endswith("pixels") else {"precision": "fp16"}
@@ -437,8 +455,10 @@ def test_what_a_gpu_trained_goes_on_on_the_processor(tmp_path, game, monkeypatch
     # The host's own numbers, in the host's type.
     assert saved["0.learner.critics.p"].dtype == torch.float32
     assert torch.equal(saved["0.learner.critics.p"], saved["0.learner.critics.p"].half().float())
+    capsys.readouterr()
     result = teach.run(whole, tmp_path, resume=True)
     assert result.finished
+    assert "teach: fp16 is emulated on this processor: every operation's result is" in capsys.readouterr().err
     assert load_policy(tmp_path / "teacher.safetensors", environment(game)) is not None
 
 
@@ -446,12 +466,14 @@ def test_what_a_gpu_trained_goes_on_on_the_processor(tmp_path, game, monkeypatch
 def test_sac_learns_to_swing_a_pole_up(tmp_path, device):
     config = config_of(
         device=device,
-        steps=3000, seed_steps=500, num_envs=4, hidden=(64, 64), batch_size=64, learning_rate=2e-3, update_period=2,
-        evaluation_period=3000, evaluation_games=5, target_period=1, target_rate=0.01, precision="fp16",
+        seed=2, steps=5000, seed_steps=500, num_envs=4, hidden=(64, 64), batch_size=64, learning_rate=2e-3, update_period=2,
+        evaluation_period=5000, evaluation_games=5, target_period=1, target_rate=0.01, precision="fp16",
     )  # fmt: skip
-    result = teach.run(config, tmp_path)
+    before = teach.run(dataclasses.replace(config, steps=4), tmp_path / "untrained").summary["mean_return"]
+    after = teach.run(config, tmp_path / "trained").summary["mean_return"]
     # Random play scores 14 to 50 in a game of cartpole_swingup, whose best is 1,000.
-    assert result.summary["mean_return"] > 120
+    assert after > 120
+    assert after > 3 * before
 
 
 def test_fixed_point_is_plain_ddpg_and_says_so():

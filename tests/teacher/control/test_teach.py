@@ -466,7 +466,8 @@ def test_what_a_gpu_trained_goes_on_on_the_processor(tmp_path, game, monkeypatch
 def test_sac_learns_to_swing_a_pole_up(tmp_path, device):
     config = config_of(
         device=device,
-        seed=2, steps=5000, seed_steps=500, num_envs=4, hidden=(64, 64), batch_size=64, learning_rate=2e-3, update_period=2,
+        seed=2, steps=5000, seed_steps=500, num_envs=4, hidden=(64, 64), batch_size=64, learning_rate=2e-3,
+        update_period=2,
         evaluation_period=5000, evaluation_games=5, target_period=1, target_rate=0.01, precision="fp16",
     )  # fmt: skip
     before = teach.run(dataclasses.replace(config, steps=4), tmp_path / "untrained").summary["mean_return"]

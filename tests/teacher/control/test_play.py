@@ -3,6 +3,7 @@ import json
 from importlib.util import find_spec
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 
@@ -240,12 +241,12 @@ def test_the_curve_of_a_later_seed_is_its_own(tmp_path):
         assert found["seed"] == seed
 
 
-def recording(taught, tmp_path):
+def recording(taught, tmp_path, seconds=0.3):
     words = [
         "play",
         "reacher_easy",
         "--seconds",
-        "0.3",
+        str(seconds),
         "--view",
         "none",
         "--record",
@@ -262,6 +263,18 @@ def test_a_video_of_what_cannot_be_drawn_is_refused_with_what_to_do(taught, tmp_
     assert "MUJOCO_GL=" in told
     assert "without --record it plays on unseen" in told.lower()
     assert not (tmp_path / "play.gif").exists()
+
+
+@DRAWN
+def test_a_video_shows_the_body_move(taught, tmp_path, capsys):
+    assert recording(taught, tmp_path, seconds=1.5) == 0
+    assert "black" not in capsys.readouterr().out
+    with av.open(str(tmp_path / "play.gif")) as container:
+        frames = [frame.to_ndarray(format="rgb24").astype(int) for frame in container.decode(video=0)]
+    assert len(frames) >= 3
+    pictures = [frame[: len(frame) // 2] for frame in frames]  # the panel is below
+    assert all(picture.std() > 10 for picture in pictures)
+    assert (pictures[1] != pictures[-1]).any()
 
 
 @DRAWN

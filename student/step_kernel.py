@@ -30,15 +30,23 @@ from spikestill.student.quantise import VARIANCE_EPSILON
 
 
 @njit(nogil=True, cache=True)
-def _add_lanes(total, part):  # type: ignore[no-untyped-def]
+def _add_lanes(total, part, sums):  # type: ignore[no-untyped-def]
+    """Add the lanes of ``sums`` to the fp64 ``total`` and leave them in ``part``."""
+    write(part, 0, sums)
     for lane in range(total.shape[0]):
         total[lane] += part[lane]
 
 
 @njit(nogil=True, cache=True)
-def _target(feature, places, block, width):  # type: ignore[no-untyped-def]
-    """Return where a feature begins within a block of images that is laid out for the reading layer."""
+def _begin(feature, places, block, width):  # type: ignore[no-untyped-def]
+    """Return where a feature begins within a block of images whose groups have ``width`` features."""
     return feature // width * block * places * width + feature % width
+
+
+@njit(nogil=True, cache=True)
+def _row(image, block, groups):  # type: ignore[no-untyped-def]
+    """Return how many images of one group lie before an image's part of its block's first group."""
+    return image // block * groups * block + image % block
 
 
 @njit(nogil=True, cache=True)
@@ -89,23 +97,21 @@ def normalised_step(  # type: ignore[no-untyped-def]
     part = np.empty(wide, np.float32)
     epsilon, one, count = np.float32(VARIANCE_EPSILON), np.float32(1.0), images * places
     for feature in range(0, features, wide):
-        group, m = feature // width, feature % width
-        pivot = read_pieces(s, group * block * places * width + m, apart, pieces, lanes)
+        from_feature = _begin(feature, places, block, width)
+        pivot = read_pieces(s, from_feature, apart, pieces, lanes)
         total[:] = 0.0
         square[:] = 0.0
         sums, squares, pending = spread(np.float32(0.0), lanes), spread(np.float32(0.0), lanes), 0
         for image in range(images):
-            at = ((image // block * groups + group) * block + image % block) * places * width + m
+            at = _row(image, block, groups) * places * width + from_feature
             for place in range(places):
                 difference = minus(read_pieces(s, at + place * width, apart, pieces, lanes), pivot)
                 sums = plus(sums, difference)
                 squares = product_sum(difference, difference, squares)
             pending += places
             if pending >= 256 or image == images - 1:
-                write(part, 0, sums)
-                _add_lanes(total, part)
-                write(part, 0, squares)
-                _add_lanes(square, part)
+                _add_lanes(total, part, sums)
+                _add_lanes(square, part, squares)
                 sums, squares, pending = spread(np.float32(0.0), lanes), spread(np.float32(0.0), lanes), 0
         write(part, 0, pivot)
         for lane in range(wide):
@@ -121,14 +127,12 @@ def normalised_step(  # type: ignore[no-untyped-def]
             normal[3, f] = affine[0, f] * normal[6, f]
             normal[4, f] = affine[1, f] - normal[5, f] * normal[3, f]
         slope, offset = read(normal[3], feature, lanes), read(normal[4], feature, lanes)
-        to_feature = _target(feature, places, block_to, width_to)
+        to_feature = _begin(feature, places, block_to, width_to)
         total[:] = 0.0
         sums, pending = spread(np.float32(0.0), lanes), 0
         for image in range(images):
-            at = ((image // block * groups + group) * block + image % block) * places * width + m
-            to = (
-                image // block_to * groups_to * block_to + image % block_to
-            ) * places * width_to + to_feature
+            at = _row(image, block, groups) * places * width + from_feature
+            to = _row(image, block_to, groups_to) * places * width_to + to_feature
             to_plain = image * places * features + feature
             for place in range(places):
                 value = read_pieces(s, at + place * width, apart, pieces, lanes)
@@ -139,8 +143,7 @@ def normalised_step(  # type: ignore[no-untyped-def]
                     write(plain, to_plain + place * features, fired)
             pending += places
             if pending >= 256 or image == images - 1:
-                write(part, 0, sums)
-                _add_lanes(total, part)
+                _add_lanes(total, part, sums)
                 sums, pending = spread(np.float32(0.0), lanes), 0
         for lane in range(wide):
             normal[7, feature + lane] = pressure[0] + pressure[1] * np.float32(total[lane] / count)
@@ -175,19 +178,17 @@ def step_gradient(  # type: ignore[no-untyped-def]
     part, count = np.empty(wide, np.float32), images * places
     nothing = spread(np.float32(0.0), lanes)
     for feature in range(0, features, wide):
-        group, m = feature // width, feature % width
+        from_feature = _begin(feature, places, block, width)
         added = read(normal[7], feature, lanes)
         mu, scale = read(normal[0], feature, lanes), read(normal[1], feature, lanes)
         slope, offset = read(normal[3], feature, lanes), read(normal[4], feature, lanes)
-        to_feature = _target(feature, places, block_to, width_to)
+        to_feature = _begin(feature, places, block_to, width_to)
         total[:] = 0.0
         total_normal[:] = 0.0
         dx_sum, dx_normal_sum, pending = nothing, nothing, 0
         for image in range(images):
-            at = ((image // block * groups + group) * block + image % block) * places * width + m
-            to = (
-                image // block_to * groups_to * block_to + image % block_to
-            ) * places * width_to + to_feature
+            at = _row(image, block, groups) * places * width + from_feature
+            to = _row(image, block_to, groups_to) * places * width_to + to_feature
             to_plain = image * places * features + feature
             for place in range(places):
                 value = read_pieces(s, at + place * width, apart, pieces, lanes)
@@ -199,10 +200,8 @@ def step_gradient(  # type: ignore[no-untyped-def]
                 dx_normal_sum = product_sum(dx, times(minus(value, mu), scale), dx_normal_sum)
             pending += places
             if pending >= 256 or image == images - 1:
-                write(part, 0, dx_sum)
-                _add_lanes(total, part)
-                write(part, 0, dx_normal_sum)
-                _add_lanes(total_normal, part)
+                _add_lanes(total, part, dx_sum)
+                _add_lanes(total_normal, part, dx_normal_sum)
                 dx_sum, dx_normal_sum, pending = nothing, nothing, 0
         for lane in range(wide):
             sums[0, feature + lane], sums[1, feature + lane] = total[lane], total_normal[lane]
@@ -212,10 +211,8 @@ def step_gradient(  # type: ignore[no-untyped-def]
             part[lane] = total_normal[lane] / count
         mean_normal = read(part, 0, lanes)
         for image in range(images):
-            at = ((image // block * groups + group) * block + image % block) * places * width + m
-            to = (
-                image // block_to * groups_to * block_to + image % block_to
-            ) * places * width_to + to_feature
+            at = _row(image, block, groups) * places * width + from_feature
+            to = _row(image, block_to, groups_to) * places * width_to + to_feature
             to_plain = image * places * features + feature
             for place in range(places):
                 value = read_pieces(s, at + place * width, apart, pieces, lanes)

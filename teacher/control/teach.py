@@ -230,8 +230,8 @@ class Trainings:
     def __init__(self, config: ControlConfig, checkpoint: Path | None = None) -> None:
         self.config = config
         lanes, workers = spread(config)
-        # What overflows in a format is told by the agents.
         self._workers = workers
+        # What overflows in a format is told by the agents.
         self._pool = ThreadPoolExecutor(workers, initializer=lambda: np.seterr(all="ignore"))
         self._other = OtherThread() if lanes else None
         both = self._other or in_turn

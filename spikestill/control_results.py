@@ -18,7 +18,7 @@ from spikestill.control_cells import EPSILON, Cell, Variant, cells, described, l
 from spikestill.control_curves import read_all
 from spikestill.control_distances import Distances
 from spikestill.control_distances import read_all as read_distances
-from spikestill.result_cells import number, table
+from spikestill.result_cells import interval, number, table
 
 BJORCK_TASKS = (
     "cartpole_swingup", "reacher_easy", "cheetah_run", "finger_spin", "ball_in_cup_catch", "walker_walk",
@@ -65,15 +65,34 @@ def beside(
 
 
 def ablations(found: Sequence[Cell], game: str) -> list[str]:
-    """Return a table with a row for each variant of Figures 7 to 9 on one task, a column for each setting."""
-    own = [cell for cell in found if (cell.game, cell.algorithm) == (game, "sac")]
-    settings = list(dict.fromkeys(cell.setting for cell in own if cell.variant in ABLATIONS.values())) or [()]
+    """Return a table with a row for each variant of Figures 7 to 9 on one task, a column for each setting.
+
+    A training that is longer than the shortest of its column tells what it had then, too.
+    """
+    own = [cell for cell in found if (cell.game, cell.algorithm) == (game, "sac")
+           and cell.variant in ABLATIONS.values()]  # fmt: skip
+    settings = list(dict.fromkeys(cell.setting for cell in own)) or [()]
+    columns = []
+    for setting in settings:
+        step = shared_step(cell for cell in own if cell.setting == setting)
+        told: dict[Variant, list[str]] = {}
+        for cell in (cell for cell in own if cell.setting == setting):
+            told.setdefault(cell.variant, []).append(cell.text())
+            if step and cell.steps[-1:] > [step]:
+                mean, ends = cell.at(step)
+                told[cell.variant].append(f"at {step:,} steps {number(mean)} ({interval(ends)})")
+        columns.append(told)
     rows = [
-        [title, *("; ".join(cell.text() for cell in own
-         if (cell.setting, cell.variant) == (setting, variant)) for setting in settings)]
+        [title, *("; ".join(told.get(variant, ())) for told in columns)]
         for title, variant in ABLATIONS.items()
-    ]  # fmt: skip
+    ]
     return table([game, *(described(setting) for setting in settings)], rows)
+
+
+def shared_step(own: Iterable[Cell]) -> int:
+    """Return the last step at which all that were evaluated were, 0 where there is none."""
+    steps = [set(cell.steps) for cell in own if cell.steps]
+    return max(set.intersection(*steps), default=0) if steps else 0
 
 
 def random_settings(found: Sequence[Cell]) -> list[str]:
@@ -142,7 +161,7 @@ def figures(found: Sequence[Cell], games: Iterable[str], columns: Mapping[str, V
 
 
 def ablation_figures(found: Sequence[Cell], game: str, folder: Path) -> list[str]:
-    """Write a figure of the ablations' last means for each setting; return the lines that show them.
+    """Write a figure of the ablations' means at their last shared step for each setting; return what shows them.
 
     A setting in which a single variant has a mean has no figure.
     """
@@ -152,16 +171,20 @@ def ablation_figures(found: Sequence[Cell], game: str, folder: Path) -> list[str
     lines: list[str] = []
     for index, setting in enumerate(dict.fromkeys(cell.setting for cell in own)):
         rows = []
-        for cell in (cell for cell in own if cell.setting == setting):
-            mean, (below, above) = cell.at(cell.steps[-1])
+        step = shared_step(cell for cell in own if cell.setting == setting)
+        for cell in (cell for cell in own if cell.setting == setting and step):
+            mean, (below, above) = cell.at(step)
             title = titles[cell.variant].removeprefix("fp16 ").removeprefix("fp16, ")
             rows.append((title, mean, (below, above)))
         if len(rows) < 2:
             continue
         path = folder / f"control-ablations-{game}-{index}.svg"
-        write_text(path, standalone(interval_chart(rows, "mean return", width=760, room=230)) + "\n")
+        write_text(
+            path,
+            standalone(interval_chart(rows, f"mean return at {step:,} steps", width=760, room=230)) + "\n",
+        )
         lines += [f"![{game}, {described(setting)}: the methods](images/{path.name})", ""]
-    return ["What diverged has no bar.", "", *lines] if lines else []
+    return ["Bars are of the last step that all reached which did not diverge. What diverged has none.", "", *lines] if lines else []
 
 
 def distances(found: Sequence[Distances], folder: Path) -> list[str]:

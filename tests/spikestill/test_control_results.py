@@ -259,6 +259,24 @@ def test_the_methods_of_each_setting_have_a_figure_of_their_own(tmp_path):
     assert not list((tmp_path / "images").iterdir())
 
 
+def test_methods_are_compared_at_the_last_step_that_all_reached(tmp_path):
+    for precision, curve in (("fp32", {240: (70.0, 72.0), 480: (90.0, 92.0)}), ("fp16", {240: (30.0, 32.0)})):
+        config = config_of("cartpole_swingup", algorithm="sac", precision=precision)
+        write(tmp_path / "kept", kept_of(config, {0: curve}))
+    draw(tmp_path / "kept", tmp_path)
+    page = (tmp_path / "control-results.md").read_text().split("## The methods")[1]
+    assert (
+        "| fp32 | 91.0 (90.0 to 92.0; 1 x 2 games, 480 steps), 0.10 h; at 240 steps 71.0 (70.0 to 72.0) |"
+        in page
+    )
+    assert "| fp16, all six | 31.0 (30.0 to 32.0; 1 x 2 games, 240 steps), 0.10 h |" in page
+    (drawn,) = (tmp_path / "images").glob("control-ablations-*.svg")
+    told = " ".join(ET.parse(drawn).getroot().itertext())
+    assert "mean return at 240 steps" in told
+    assert "71" in told
+    assert "91" not in told
+
+
 def test_every_trial_of_the_sweeps_has_its_cell():
     _, runs = plan(load_sweep("bjorck-figure7"))
     variants = {

@@ -168,13 +168,15 @@ def ablation_figures(found: Sequence[Cell], game: str, folder: Path) -> list[str
     titles = {variant: title for title, variant in ABLATIONS.items()}
     own = [cell for cell in found if (cell.game, cell.algorithm) == (game, "sac") and cell.variant in titles
            and cell.steps]  # fmt: skip
+    order = list(titles)
+    own.sort(key=lambda cell: order.index(cell.variant))
     lines: list[str] = []
-    for index, setting in enumerate(dict.fromkeys(cell.setting for cell in own)):
+    for index, setting in enumerate(sorted(dict.fromkeys(cell.setting for cell in own))):
         rows = []
         step = shared_step(cell for cell in own if cell.setting == setting)
         for cell in (cell for cell in own if cell.setting == setting and step):
             mean, (below, above) = cell.at(step)
-            title = titles[cell.variant].removeprefix("fp16 ").removeprefix("fp16, ")
+            title = titles[cell.variant].removeprefix("fp16 ").removeprefix("fp16, ").rpartition("; ")[2]
             rows.append((title, mean, (below, above)))
         if len(rows) < 2:
             continue
@@ -184,7 +186,8 @@ def ablation_figures(found: Sequence[Cell], game: str, folder: Path) -> list[str
             standalone(interval_chart(rows, f"mean return at {step:,} steps", width=760, room=230)) + "\n",
         )
         lines += [f"![{game}, {described(setting)}: the methods](images/{path.name})", ""]
-    return ["Bars are of the last step that all reached which did not diverge. What diverged has none.", "", *lines] if lines else []
+    told = "Bars are of the last step that all reached which did not diverge. What diverged has none."
+    return [told, "", *lines] if lines else []
 
 
 def distances(found: Sequence[Distances], folder: Path) -> list[str]:

@@ -197,7 +197,8 @@ def distances(found: Sequence[Distances], folder: Path) -> list[str]:
     for each in found:
         config, points = each.config, each.means()
         first, last = points[0], points[-1]
-        told = [described(setting_of(config)), f"{config.precision}, {len(each.pairs)} pairs"]
+        pairs = f"{len(each.pairs)} pairs" if len(each.pairs) > 1 else "a pair"
+        told = [described(setting_of(config)), f"{config.precision}, {pairs}"]
         rows.append([config.environment.game, *told, f"{last.step:,}",
                      *(f"{begin:.3g} to {end:.3g}" for begin, end in zip(first[1:], last[1:], strict=True)),
                      f"{each.seconds / 3600:.2f} h"])  # fmt: skip
@@ -209,7 +210,7 @@ def distances(found: Sequence[Distances], folder: Path) -> list[str]:
         for kind, (series, label) in charts.items():
             path = folder / f"{stem}-{kind}.svg"
             write_text(path, standalone(line_chart(series, "agent steps", label, width=640)) + "\n")
-            lines += [f"![{config.environment.game}, {label}](images/{path.name})", ""]
+            lines += [f"![{config.environment.game}, {told[0]}: {label}](images/{path.name})", ""]
     heads = ["task", "widths and options", "beside fp32", "steps", "actor's weights, first to last", "critics' weights",
              "Q", "time"]  # fmt: skip
     return [*table(heads, rows or [[""] * len(heads)]), *lines]

@@ -74,9 +74,10 @@ def ablations(found: Sequence[Cell], game: str) -> list[str]:
     settings = list(dict.fromkeys(cell.setting for cell in own)) or [()]
     columns = []
     for setting in settings:
-        step = shared_step(cell for cell in own if cell.setting == setting)
+        column = [cell for cell in own if cell.setting == setting]
+        step = shared_step(column)
         told: dict[Variant, list[str]] = {}
-        for cell in (cell for cell in own if cell.setting == setting):
+        for cell in column:
             told.setdefault(cell.variant, []).append(cell.text())
             if step and cell.steps[-1:] > [step]:
                 mean, ends = cell.at(step)
@@ -89,7 +90,7 @@ def ablations(found: Sequence[Cell], game: str) -> list[str]:
     return table([game, *(described(setting) for setting in settings)], rows)
 
 
-def shared_step(own: Iterable[Cell]) -> int:
+def shared_step(own: Sequence[Cell]) -> int:
     """Return the last step at which all that were evaluated were, 0 where there is none."""
     steps = [set(cell.steps) for cell in own if cell.steps]
     return max(set.intersection(*steps), default=0) if steps else 0
@@ -172,14 +173,15 @@ def ablation_figures(found: Sequence[Cell], game: str, folder: Path) -> list[str
     own.sort(key=lambda cell: order.index(cell.variant))
     lines: list[str] = []
     for index, setting in enumerate(sorted(dict.fromkeys(cell.setting for cell in own))):
+        column = [cell for cell in own if cell.setting == setting]
+        step = shared_step(column)
+        if len(column) < 2 or not step:
+            continue
         rows = []
-        step = shared_step(cell for cell in own if cell.setting == setting)
-        for cell in (cell for cell in own if cell.setting == setting and step):
+        for cell in column:
             mean, (below, above) = cell.at(step)
             title = titles[cell.variant].removeprefix("fp16 ").removeprefix("fp16, ").rpartition("; ")[2]
             rows.append((title, mean, (below, above)))
-        if len(rows) < 2:
-            continue
         path = folder / f"control-ablations-{game}-{index}.svg"
         write_text(
             path,

@@ -111,9 +111,8 @@ def test_seeds_that_did_not_diverge_are_not_told_of_and_files_from_before_tell_o
     ):
         (cell,) = cells({Path("one.json"): kept})
         assert cell.diverged == (told,)
-        assert (
-            dataclasses.replace(cell, seconds=0.0).text() == told
-        )  # files from before do not tell how long it took
+        # Files from before do not tell how long it took.
+        assert dataclasses.replace(cell, seconds=0.0).text() == told
 
 
 @simulated

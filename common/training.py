@@ -257,8 +257,8 @@ class Sitting:
 
     @property
     def total_seconds(self) -> float:
-        """Wall-clock seconds of all sittings, to a tenth."""
-        return round(self._spent_s + self.seconds, 1)
+        """Wall-clock seconds of all sittings, to a millisecond."""
+        return round(self._spent_s + self.seconds, 3)
 
     @property
     def rate(self) -> float:

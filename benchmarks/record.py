@@ -24,7 +24,7 @@ from benchmarks.measurement import finish
 from spikestill.configs.record import RecordConfig
 from spikestill.dataset.reader import BufferReader
 from spikestill.dataset.recorder import run
-from spikestill.teacher.atari.environment import make_vector_env
+from spikestill.teacher.atari.environment import VectorGames
 from spikestill.teacher.policy import Teacher, load_teacher
 
 BATCH = 128
@@ -34,12 +34,12 @@ def play(config: RecordConfig, policy: Teacher | None) -> Callable[[], int]:
     """Return a function that plays ``config.frames`` steps, with or without the teacher, and counts them."""
 
     def work() -> int:
-        envs = make_vector_env(config.environment, config.num_envs)
+        envs = VectorGames(config.environment, config.num_envs)
         rng = np.random.default_rng(0)
-        observation, _ = envs.reset(seed=0)
+        observation, _ = envs.reset(0)
         rows = config.frames // config.num_envs
         for _ in range(rows):
-            action = rng.integers(0, int(envs.single_action_space.n), config.num_envs)
+            action = rng.integers(0, envs.actions, config.num_envs)
             if policy is not None:
                 greedy = policy.q_values(observation).argmax(axis=1)
                 action = np.where(rng.random(config.num_envs) < config.epsilon, action, greedy)

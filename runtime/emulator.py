@@ -23,7 +23,7 @@ from spikestill.common.environment import Observations, environment
 from spikestill.common.stacking import push
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.runtime.area_resize import area_taps, column_taps, resize_area
-from spikestill.teacher.atari.environment import MAX_FRAMES, make_vector_env
+from spikestill.teacher.atari.environment import MAX_FRAMES, VectorGames
 
 SCREEN_SHAPE = (210, 160)
 
@@ -64,7 +64,7 @@ class Emulator:
         # The no-op starts are drawn inside the vector environment, by a generator that differs from
         # one C++ library to the next; one that is only ever reset tells how many it drew.
         # It answers slowly on a busy machine, so each start is drawn a game ahead.
-        self._starts = make_vector_env(config, 1, threads=1)
+        self._starts = VectorGames(config, 1, threads=1)
         self._drawing = ThreadPoolExecutor(1, "no-op starts")
         self._next_start = self._drawing.submit(self._draw_start, seed)
         self._gray = [np.zeros(SCREEN_SHAPE, np.uint8) for _ in range(2)]
@@ -133,7 +133,7 @@ class Emulator:
 
     def _draw_start(self, seed: int | None) -> int:
         """Return the number of no-ops that the vector environment starts its next game with."""
-        _, info = self._starts.reset(seed=seed)
+        _, info = self._starts.reset(seed)
         return int(info["episode_frame_number"][0])
 
     def _push(self) -> None:

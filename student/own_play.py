@@ -20,7 +20,7 @@ from spikestill.common.legal import LegalActions, actions_in, own_scores
 from spikestill.common.policy import Policy
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.student.judging import Judged, judged
-from spikestill.teacher.atari.environment import make_vector_env
+from spikestill.teacher.atari.environment import VectorGames
 
 GAMES = 8
 """Played side by side, of each game."""
@@ -39,10 +39,10 @@ class OwnPlay:
 
     def __init__(self, teachers: Mapping[str, Policy], legal: tuple[LegalActions, ...], seed: int) -> None:
         self._teachers, self._legal = dict(teachers), legal
-        self._envs = {game: make_vector_env(EnvironmentConfig(game=game), GAMES) for game in teachers}
+        self._envs = {game: VectorGames(EnvironmentConfig(game=game), GAMES) for game in teachers}
         seeds = np.random.default_rng([seed, 23]).integers(0, 2**31 - 1, GAMES)
         self._seen = {
-            game: (envs.reset(seed=seeds.astype(np.int64))[0], np.zeros(GAMES, np.bool_))
+            game: (envs.reset(seeds.astype(np.int64))[0], np.zeros(GAMES, np.bool_))
             for game, envs in self._envs.items()
         }
 

@@ -24,7 +24,7 @@ from spikestill.common.progress import Progress
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.dataset.preferences import check_prefers
 from spikestill.student.sources import VALIDATION_FRAMES, Drawn
-from spikestill.teacher.atari.environment import make_vector_env
+from spikestill.teacher.atari.environment import VectorGames
 
 SEGMENT_ROWS = 30_000
 """Rows after which all games restart with new seeds, which bounds what a resumption plays again; more than the longest
@@ -67,7 +67,7 @@ class TeacherStream:
         self._q_values, self._epsilon, self._seed, self._size = q_values, epsilon, seed, envs
         self._begin, self._period = -(-start // envs), period
         self._rng = np.random.default_rng([seed, 21])
-        self._envs = make_vector_env(EnvironmentConfig(game=game), envs)
+        self._envs = VectorGames(EnvironmentConfig(game=game), envs)
         rows = self._length = ring // envs
         self._frames = np.zeros((rows, envs, PIXELS), np.uint8)
         self._q = np.zeros((rows, envs, actions), np.float32)
@@ -93,7 +93,7 @@ class TeacherStream:
 
     def _restart(self, segment: int) -> None:
         seeds = np.random.default_rng([self._seed, 22, segment]).integers(0, 2**31 - 1, self._size)
-        self._observation, _ = self._envs.reset(seed=seeds.astype(np.int64))
+        self._observation, _ = self._envs.reset(seeds.astype(np.int64))
         self._begins, self._over = np.ones(self._size, np.bool_), np.zeros(self._size, np.bool_)
 
     def _play(self) -> None:

@@ -19,7 +19,7 @@ from spikestill.common.progress import Progress
 from spikestill.common.training import check_arrays
 from spikestill.configs.teach import TeachConfig
 from spikestill.teacher.atari import q_network
-from spikestill.teacher.atari.environment import make_vector_env
+from spikestill.teacher.atari.environment import VectorGames
 from spikestill.teacher.atari.q_network import Weights
 
 
@@ -52,10 +52,10 @@ class Actor:
 
     def __init__(self, config: TeachConfig, threads: int = 1) -> None:
         self.config = config
-        self.envs = make_vector_env(
+        self.envs = VectorGames(
             config.environment, config.num_envs, threads=threads, life_loss=config.life_loss_terminal
         )
-        self.actions = int(self.envs.single_action_space.n)
+        self.actions = self.envs.actions
         self.rng = np.random.default_rng([config.seed, 1])
         self.segment = -1
         self.restart()
@@ -66,7 +66,7 @@ class Actor:
         seeds = np.random.default_rng([self.config.seed, 2, self.segment]).integers(
             0, 2**31 - 1, self.config.num_envs
         )
-        self.observation, _ = self.envs.reset(seed=seeds.astype(np.int64))
+        self.observation, _ = self.envs.reset(seeds.astype(np.int64))
         self.log: list[npt.NDArray[np.int64]] = []
         self.ended = np.zeros(self.config.num_envs, np.bool_)
         self.start = np.ones(self.config.num_envs, np.bool_)

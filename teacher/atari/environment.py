@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -52,15 +53,13 @@ class AtariGames:
     """
 
     def __init__(self, options: EnvironmentConfig, num_envs: int, threads: int = 0) -> None:
-        self._envs = make_vector_env(options, num_envs, threads=threads)
+        self._envs = VectorGames(options, num_envs, threads=threads)
 
     def reset(
         self, seeds: npt.NDArray[np.int64] | None, mask: npt.NDArray[np.bool_] | None = None
     ) -> Observations:
         """See :meth:`VectorEnvironment.reset`."""
-        options = None if mask is None else {"reset_mask": mask.copy()}
-        stacks, _ = self._envs.reset(seed=seeds, options=options)
-        return self._observe(stacks)
+        return self._observe(self._envs.reset(seeds, mask)[0])
 
     def send(self, actions: npt.NDArray[Any]) -> None:
         """See :meth:`VectorEnvironment.send`."""
@@ -68,7 +67,7 @@ class AtariGames:
 
     def receive(self) -> Step:
         """See :meth:`VectorEnvironment.receive`."""
-        stacks, reward, terminated, truncated, _ = self._envs.recv()
+        stacks, reward, terminated, truncated, _ = self._envs.receive()
         return Step(self._observe(stacks), reward, terminated, truncated)
 
     def _observe(self, stacks: npt.NDArray[np.uint8]) -> Observations:
@@ -92,35 +91,101 @@ class AtariGames:
         self._envs.close()
 
 
-def make_vector_env(
-    config: EnvironmentConfig, num_envs: int, *, threads: int = 0, life_loss: bool = False
-) -> AtariVectorEnv:
-    """Return ``num_envs`` games that step together.
+class VectorGames:
+    """``num_envs`` games that step together.
 
     Observations are uint8 (N, 4, 84, 84), rewards raw scores, no FIRE at reset. Autoreset is
     NEXT_STEP: the step after the end of a game ignores its action and returns the first
     observation of the next one, with reward 0.
+
+    To make an emulator takes 0.15 to 0.3 s, for ALE works out its palette anew. So emulators that were closed are kept,
+    up to ``KEPT_GAMES`` of them, and taken again by who wants the like. The first :meth:`reset` must give seeds: it
+    loads the cartridge anew, and nothing is left of what was played before.
 
     Args:
         config: the game and its options.
         num_envs: N, >= 1.
         threads: emulator threads; 0: one per core.
         life_loss: report a lost life as a termination, playing on (tell by ``info["lives"] > 0``).
-    """
-    from ale_py.vector_env import AtariVectorEnv
 
-    return AtariVectorEnv(
-        check_game(config.game),
-        num_envs,
-        num_threads=threads,
-        max_num_frames_per_episode=MAX_FRAMES,
-        repeat_action_probability=config.sticky,
-        frameskip=config.frame_skip,
-        noop_max=config.noop_max,
-        life_loss_info=life_loss,
-        reward_clipping=False,
-        use_fire_reset=False,
-    )
+    Attributes:
+        actions: the number of the game's minimal actions.
+    """
+
+    def __init__(
+        self, config: EnvironmentConfig, num_envs: int, *, threads: int = 0, life_loss: bool = False
+    ) -> None:
+        self.num_envs = num_envs
+        options = {
+            "game": check_game(config.game), "num_envs": num_envs, "num_threads": threads,
+            "max_num_frames_per_episode": MAX_FRAMES, "repeat_action_probability": config.sticky,
+            "frameskip": config.frame_skip, "noop_max": config.noop_max, "life_loss_info": life_loss,
+            "reward_clipping": False, "use_fire_reset": False,
+        }  # fmt: skip
+        # Threads do not live on in a process that was forked.
+        self._key = (os.getpid(), *options.values())
+        self._envs: AtariVectorEnv | None = _kept.pop(self._key, None)
+        if self._envs is None:
+            from ale_py.vector_env import AtariVectorEnv
+
+            self._envs = AtariVectorEnv(**options)
+        self.actions = int(self._envs.single_action_space.n)
+        self._fresh, self._sent = True, False
+
+    def _open(self) -> AtariVectorEnv:
+        if self._envs is None:
+            raise ValueError("the games were closed")
+        return self._envs
+
+    def reset(
+        self, seeds: npt.NDArray[np.int64] | int | None = None, mask: npt.NDArray[np.bool_] | None = None
+    ) -> tuple[npt.NDArray[np.uint8], dict[str, npt.NDArray[Any]]]:
+        """Begin games anew and return all stacks, and ALE's ``info``.
+
+        Args:
+            seeds: of those games, int64; a number: it and those after it; None: their generators go on.
+            mask: bool (N,), which games; None: all.
+
+        Raises:
+            ValueError: the first call gives no seeds for all games.
+        """
+        if self._fresh and (seeds is None or mask is not None):
+            raise ValueError("the first reset gives seeds for all games")
+        self._fresh = False
+        found: tuple[npt.NDArray[np.uint8], dict[str, npt.NDArray[Any]]] = self._open().reset(
+            seed=seeds, options=None if mask is None else {"reset_mask": mask.copy()}
+        )
+        return found
+
+    def send(self, actions: npt.NDArray[np.int64]) -> None:
+        """Have the games take ``actions``, (N,); :meth:`receive` waits for them."""
+        self._sent = True
+        self._open().send(actions)
+
+    def receive(self) -> tuple[npt.NDArray[Any], ...]:
+        """Return stacks, rewards, terminated, truncated, and ALE's ``info``."""
+        found: tuple[npt.NDArray[Any], ...] = self._open().recv()
+        self._sent = False
+        return found
+
+    def step(self, actions: npt.NDArray[np.int64]) -> tuple[Any, ...]:
+        """:meth:`send` and :meth:`receive`."""
+        self.send(actions)
+        return self.receive()
+
+    def close(self) -> None:
+        """Let go of the emulators; where no step of theirs is awaited, they are kept for who wants the like."""
+        envs, self._envs = self._envs, None
+        if envs is None or self._sent:
+            return
+        _kept[self._key] = envs
+        while sum(each.num_envs for each in _kept.values()) > KEPT_GAMES:
+            _kept.pop(next(iter(_kept)), None)
+
+
+KEPT_GAMES = 32
+_kept: dict[tuple[Any, ...], AtariVectorEnv] = {}
+"""Emulators that nobody plays, the first closed first."""
 
 
 def console_actions(game: str) -> tuple[int, ...]:

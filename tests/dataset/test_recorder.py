@@ -16,7 +16,7 @@ from spikestill.dataset.format import CHUNK_ROWS, BufferFile, BufferWriter, Head
 from spikestill.dataset.preferences import FIRST_ROWS
 from spikestill.dataset.reader import BufferReader
 from spikestill.dataset.recorder import BackgroundWriter, record, run
-from spikestill.teacher.atari.environment import make_vector_env
+from spikestill.teacher.atari.environment import VectorGames
 from tests.dataset.players import DivergingPlayer, FixedPlayer, LinearPlayer, WatchedPlayer, small_config
 
 ROOT = Path(__file__).parents[2]
@@ -59,8 +59,8 @@ def test_recorded_actions_played_again_give_the_recorded_rewards_and_ends(record
     with BufferFile(path) as file:
         steps = file.steps
     seeds = np.random.default_rng([config.seed, 12, 0]).integers(0, 2**31 - 1, 4).astype(np.int64)
-    envs = make_vector_env(config.environment, 4)
-    observation, _ = envs.reset(seed=seeds)
+    envs = VectorGames(config.environment, 4)
+    observation, _ = envs.reset(seeds)
     over = np.zeros(4, np.bool_)
     for row in range(len(steps.action)):
         assert np.array_equal(observation, seen[row])

@@ -25,7 +25,7 @@ from spikestill.deploy.packed_kernel import PackedNet
 from spikestill.student import rollout
 from spikestill.student.architectures import LayerSpec
 from spikestill.student.integer_net import IntegerLayer, IntegerNet, load, naive_forward
-from spikestill.teacher.atari.environment import make_vector_env
+from spikestill.teacher.atari.environment import VectorGames
 from spikestill.teacher.policy import load_teacher
 from tests.exports.frames import replay_for, stacks_of
 from tests.nets import SMALL_LAYERS, SMALL_SHAPE, random_net, table1_net
@@ -239,8 +239,8 @@ def check_stream(program: Path, net: IntegerNet, stacks: np.ndarray) -> None:
 def test_the_shipped_pong_student_in_c_replays_frames_of_a_game(tmp_path: Path) -> None:
     student = zoo_path("pong", "student-1chip.safetensors")
     teacher = load_teacher(zoo_path("pong", "teacher.safetensors"))
-    envs = make_vector_env(EnvironmentConfig(game="pong"), 4)
-    stacks, _ = envs.reset(seed=11)
+    envs = VectorGames(EnvironmentConfig(game="pong"), 4)
+    stacks, _ = envs.reset(11)
     seen = []
     for _ in range(25):
         seen.append(stacks.copy())

@@ -23,7 +23,7 @@ from spikestill.deploy.mapping import map_net
 from spikestill.deploy.simulator import CoreSimulator
 from spikestill.student.architectures import LayerSpec
 from spikestill.student.integer_net import load
-from spikestill.teacher.atari.environment import make_vector_env
+from spikestill.teacher.atari.environment import VectorGames
 from tests.exports.frames import replay_for, stacks_of
 from tests.nets import random_net, small_net
 
@@ -137,8 +137,8 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
 def test_the_shipped_pong_student_in_gates_plays_twenty_frames_of_a_game(tmp_path: Path) -> None:
     core_map = load_core_map(zoo_path("pong", "core_map-1chip.h5"))
     net, _ = load(zoo_path("pong", "student-1chip.safetensors"))
-    envs = make_vector_env(EnvironmentConfig(game="pong"), 1)
-    stacks, _ = envs.reset(seed=3)
+    envs = VectorGames(EnvironmentConfig(game="pong"), 1)
+    stacks, _ = envs.reset(3)
     rng, seen = np.random.default_rng(3), list[np.ndarray]()
     while len(seen) < 20:
         stacks, *_ = envs.step(rng.integers(0, 6, 1))

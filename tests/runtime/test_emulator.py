@@ -9,15 +9,15 @@ from spikestill.common.atari import PAPER_GAMES
 from spikestill.configs.environment import EnvironmentConfig
 from spikestill.runtime.area_resize import area_taps
 from spikestill.runtime.emulator import Emulator
-from spikestill.teacher.atari.environment import make_vector_env
+from spikestill.teacher.atari.environment import VectorGames
 
 
 def compare(config: EnvironmentConfig, seed: int, decisions: int) -> int:
     """Play both with the same random actions; return how many games ended."""
-    envs = make_vector_env(config, 1, threads=1)
+    envs = VectorGames(config, 1, threads=1)
     live = Emulator(config, seed)
     rng = np.random.default_rng(seed)
-    observation, _ = envs.reset(seed=seed)
+    observation, _ = envs.reset(seed)
     live.reset()
     np.testing.assert_array_equal(live.stack(), observation[0])
     games = 0

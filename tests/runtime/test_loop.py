@@ -18,7 +18,7 @@ from spikestill.runtime.loop import play_live
 from spikestill.runtime.session import Session, Tick
 from spikestill.runtime.telemetry import Telemetry
 from spikestill.runtime.worker import AgentThread
-from spikestill.teacher.atari.environment import make_vector_env
+from spikestill.teacher.atari.environment import VectorGames
 from tests.runtime.virtual_clock import VirtualClock
 
 FRAME_S = 1 / 60
@@ -88,8 +88,8 @@ def test_an_agent_within_a_frame_plays_the_training_environments_game() -> None:
     ticks, telemetry, _, _ = play([0.9 * FRAME_S], 7_000, environment)
     live = [sum(tick.reward for tick in ticks if tick.game == game) for game in range(ticks[-1].game)]
 
-    envs = make_vector_env(environment, 1, threads=1)
-    observation, _ = envs.reset(seed=1)
+    envs = VectorGames(environment, 1, threads=1)
+    observation, _ = envs.reset(1)
     offline: list[float] = []
     score, over = 0.0, False
     while len(offline) < len(live):

@@ -17,7 +17,7 @@ from spikestill.deploy.simulator import CoreSimulator
 from spikestill.runtime.agents import agent_files, open_agent
 from spikestill.student.integer_net import count_votes, load, naive_forward
 from spikestill.student.torch_net import TorchIntegerNet
-from spikestill.teacher.atari.environment import make_vector_env
+from spikestill.teacher.atari.environment import VectorGames
 from spikestill.teacher.evaluation import evaluate
 from spikestill.teacher.policy import load_teacher
 
@@ -110,8 +110,8 @@ def test_shipped_student_gives_the_same_spikes_on_every_rung(game, student, play
     simulator = CoreSimulator(load_core_map(ROOT / game / f"core_map-{student}.h5"))
     packed, pytorch = PackedNet(net), TorchIntegerNet(net)
     teacher = load_teacher(ROOT / played / "teacher.safetensors")
-    envs = make_vector_env(EnvironmentConfig(game=played), 2)
-    observation, _ = envs.reset(seed=5)
+    envs = VectorGames(EnvironmentConfig(game=played), 2)
+    observation, _ = envs.reset(5)
     for step in range(60):
         if step % 6 == 0:
             spikes = pytorch.spikes(torch.from_numpy(observation))

@@ -35,14 +35,16 @@ from spikestill.deploy.validate import validate
 from spikestill.student.integer_net import IntegerNet, load
 
 
-def map_net(net: IntegerNet, spec: HardwareSpec, provenance: Provenance | None = None) -> CoreMap:
-    """Return ``net`` mapped to the cores of ``spec``, validated.
+def map_net(
+    net: IntegerNet, spec: HardwareSpec, provenance: Provenance | None = None, anneal_seconds: float = SECONDS
+) -> CoreMap:
+    """Return ``net`` mapped to the cores of ``spec``, validated; the arguments are those of :func:`map_with_gains`.
 
     Raises:
         UserError: a layer does not fit a core (it is named, with its fan-in and the limit), a parameter
             does not fit the target's widths, or the target has too few cores.
     """
-    return map_with_gains(net, spec, provenance)[0]
+    return map_with_gains(net, spec, provenance, anneal_seconds=anneal_seconds)[0]
 
 
 def map_with_gains(
@@ -59,7 +61,7 @@ def map_with_gains(
         spec: the target.
         provenance: for the core map.
         rates: mean firing rate (O, H, W) of every layer after the first, which weigh the spikes' ways; None: all 1.
-        anneal_seconds: most that the annealing takes.
+        anneal_seconds: most that the annealing takes; 0: cores stay where they were placed first.
     """
     gains: dict[str, str] = {}
     lowered = lower(net, spec)

@@ -24,7 +24,6 @@ OFTEN = (
     "deploy/test_transduction.py::test_equals_the_naive_layer_on_table_1[1chip]",
     "student/test_grouped.py::test_a_tile_of_pairs_is_the_matrix_product",
     "student/test_grouped.py::test_a_tile_of_products_is_the_matrix_product",
-    "student/test_grouped.py::test_group_by_group_is_what_convolutions_give[small-dtype0-squares]",
     # MKL's products take six rows at a time there, and a row of another six may be rounded differently.
     "teacher/test_evaluation.py::test_a_stacks_q_values_do_not_depend_on_those_beside_it_nor_on_the_cores[fp32]",
     "teacher/test_feature_norm.py::test_a_place_where_all_features_are_equal_is_the_shift",
@@ -35,6 +34,7 @@ SELDOM = (
     "common/precision/test_fixed_fast.py::test_layers_are_the_reference_bit_for_bit",
     "runtime/test_fixed.py::test_reference_kernel_and_pytorch_give_the_same_integers[True-8]",
     "student/test_grouped.py::test_group_by_group_is_what_convolutions_give[1chip-dtype0-squares]",
+    "student/test_grouped.py::test_group_by_group_is_what_convolutions_give[small-dtype0-squares]",
     "student/test_grouped.py::test_products_of_pairs_are_those_of_single_numbers[pixels]",
     "student/test_grouped.py::test_products_of_pairs_are_those_of_single_numbers[spikes]",
     "teacher/control/test_program.py::test_a_program_gives_what_its_operations_give_bit_for_bit[ddpg-fp16]",

@@ -26,6 +26,7 @@ def faults(word):
     return [int(line) for line in shown.stdout.split()[-30:]]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's own option")
 def test_the_pages_of_large_tensors_are_kept():
     # 16,384 pages of 4 KiB; those of a large one are 32. Of the first eight or so none fits where another one was:

@@ -301,6 +301,7 @@ def test_a_recording_that_ended_before_its_first_flush_is_told_and_goes_on(tmp_p
     assert record(LinearPlayer(), small_config(400), path, resume=True).summary["frames"] == 400
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_resume_goes_on(tmp_path):
     path = tmp_path / "buffer.h5"
     process = start_recording(path, 1_000_000, resume=False)

@@ -33,7 +33,7 @@ def test_a_map_is_its_net(net: IntegerNet, core_map: CoreMap) -> None:
 
 def test_the_1_chip_map_with_splitters_is_its_net() -> None:
     net = table1_net("1chip", seed=5)
-    core_map = map_net(net, hardware("truenorth"))
+    core_map = map_net(net, hardware("truenorth"), anneal_seconds=0)
     assert core_map.core_relay_C.any()
     assert first_deviation(core_map, net) is None
 

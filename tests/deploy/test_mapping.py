@@ -120,7 +120,7 @@ def test_constant_neurons_keep_their_value_and_read_nothing() -> None:
 
 
 def test_one_chip_net_takes_one_ns1e() -> None:
-    core_map = map_net(table1_net("1chip"), hardware("ns1e"))
+    core_map = map_net(table1_net("1chip"), hardware("ns1e"), anneal_seconds=0)
     assert core_map.cores <= 4096
     assert core_map.chips == 1
     # Counted by hand with greedy tiles: 2,416. The search has to beat that.
@@ -131,7 +131,7 @@ def test_one_chip_net_takes_one_ns1e() -> None:
 
 
 def test_neurons_that_nothing_reads_get_no_place() -> None:
-    core_map = map_net(table1_net("1chip"), hardware("ns1e"))
+    core_map = map_net(table1_net("1chip"), hardware("ns1e"), anneal_seconds=0)
     # The 4x4 kernel with stride 4 reads 8x8 of layer 4's 11x11 positions.
     fourth = core_map.core_layer_C == 4
     assert core_map.row_CN[fourth].max() == 7

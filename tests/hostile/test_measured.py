@@ -405,11 +405,15 @@ if ONNX:
         return importing(folder / "net.onnx")
 
 
+SELDOM = {"torchscript_that_wants_all_memory"}
+"""Takes long; `test_programs.py` has a program that wants all memory, too."""
 STARTS_AN_ENGINE = {"torchscript_that_wants_all_memory": 6.0, "onnx_of_many_empty_nodes": 4.0}
 """What the start of PyTorch or of the reader of ONNX takes is in these, as it is in a good file's."""
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SELDOM else []) for name in CASES]
+)
 def test_a_file_that_asks_for_much_is_refused_before_it_has_it(name, tmp_path, copied, peak):
     read = CASES[name].make(tmp_path, copied)
     refused(read, peak, CASES[name].match, STARTS_AN_ENGINE.get(name, 2.0))

@@ -221,6 +221,7 @@ def test_torchscript_is_refused_where_no_fence_stands(monkeypatch):
         ask(scripted("x = x * 2"))
 
 
+@pytest.mark.slow
 def test_a_loop_without_end_that_begins_in_a_game_ends_too():
     """It answers while it is looked at, and is busy for ever with a stack of black frames."""
     network = start(

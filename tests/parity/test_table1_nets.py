@@ -39,7 +39,7 @@ def test_the_1_chip_net_on_every_rung(layers: tuple[LayerSpec, ...]) -> None:
     wanted = [naive_forward(net, stack) for stack in stacks]
     votes = np.stack([count_votes(layers[-1], net.actions) for layers in wanted])
     torch_net, packed = TorchIntegerNet(net), PackedNet(net)
-    simulator = CoreSimulator(map_net(net, hardware("truenorth")))
+    simulator = CoreSimulator(map_net(net, hardware("truenorth"), anneal_seconds=0))
     torch_layers = [layer.numpy() for layer in torch_net.spikes(torch.from_numpy(stacks))]
     pipelined_votes, pipelined = simulator.pipelined_spikes(stacks)
     assert np.array_equal(pipelined_votes, votes)

@@ -37,5 +37,5 @@ def make_files(folder: Path, game: str, actions: int) -> Files:
         teacher, initial_weights(actions, torch.Generator().manual_seed(0)), game, actions, provenance
     )
     integer_net.save(net, student, provenance)
-    core_map.save(map_net(net, hardware("ns1e"), provenance), cores)
+    core_map.save(map_net(net, hardware("ns1e"), provenance, anneal_seconds=0), cores)
     return Files(teacher, student, cores, net)

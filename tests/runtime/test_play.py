@@ -113,6 +113,7 @@ def test_five_seconds_at_sixty_frames_a_second_with_a_video(tmp_path: Path, pong
     assert list(summary["provenance"]["parents"]) == ["core_map"]
 
 
+@pytest.mark.slow
 def test_a_game_without_a_clock_waits_for_its_video(tmp_path: Path) -> None:
     video = tmp_path / "game.mp4"
     config = PlayConfig(agent="random", max_speed=True, seconds=4.0, record=video, view="none")
@@ -121,7 +122,7 @@ def test_a_game_without_a_clock_waits_for_its_video(tmp_path: Path) -> None:
     assert decode(video) == summary["video_frames"] == summary["ticks"] > 100
 
 
-@pytest.mark.parametrize("option", ["trace", "telemetry"])
+@pytest.mark.parametrize("option", [pytest.param("trace", marks=pytest.mark.slow), "telemetry"])
 def test_a_log_or_trace_replaces_its_own_kind_alone(tmp_path: Path, pong: Files, option: str) -> None:
     target = tmp_path / "kept"
     config = PlayConfig(agent="random", max_speed=True, seconds=0.2, view="none", **{option: target})

@@ -248,6 +248,7 @@ def test_a_job_that_is_killed_while_it_is_stopped_saves_and_leaves_the_terminal_
     assert json.loads((tmp_path / "play.json").read_text())["interrupted"]
 
 
+@pytest.mark.slow
 def test_ctrl_z_where_no_shell_could_let_the_game_go_on_does_not_stop_it(tmp_path: Path, pong: Files) -> None:
     terminal = Terminal(tmp_path, pong)
     terminal.read(60.0, until="space pauses, q ends")

@@ -160,7 +160,7 @@ NARROW = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if "odd" in name else []) for name in NARROW]
+    "name", [pytest.param(name, marks=[] if name == "pixels" else pytest.mark.slow) for name in NARROW]
 )
 def test_products_of_pairs_are_those_of_single_numbers(name, monkeypatch):
     """Sums bit for bit, in both formats of the products; gradients but for the order of their sums."""

@@ -32,8 +32,8 @@ NETS = {
     "1chip of several games": (architecture("1chip"), 18),
 }
 SELDOM = {
-    (torch.float32, "8chip"),
-    *((torch.bfloat16, name) for name in NETS if name not in ("small", "1chip")),
+    *((torch.float32, name) for name in ("4chip", "8chip")),
+    *((torch.bfloat16, name) for name in NETS if name != "small"),
 }
 
 

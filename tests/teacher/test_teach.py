@@ -49,6 +49,7 @@ def short(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_finished_training_that_is_resumed_writes_the_same_bytes(short, tmp_path):
     shutil.copytree(short, tmp_path, dirs_exist_ok=True)
     before = [(tmp_path / name).read_bytes() for name in (TEACHER, CHECKPOINT)]
@@ -341,6 +342,7 @@ def test_options_out_of_range_are_named():
         TeachConfig(replay_capacity=100)
 
 
+@pytest.mark.slow
 def test_a_dueling_teacher_is_saved_as_a_nature_network_and_resumes(tmp_path):
     config = dataclasses.replace(TINY, dueling=True, precision="fp32", steps=144)
     result = run(config, tmp_path)

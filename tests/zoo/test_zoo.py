@@ -31,7 +31,7 @@ STUDENTS = sorted(
     for path in ROOT.glob("*/student-1chip*.safetensors")
 )
 """Game and name of each shipped student: ``1chip``, or with a variant's name, ``1chip-sparse``."""
-OFTEN = {("pong", "1chip"), ("pong", "1chip-sparse"), ("breakout", "1chip-wide"), ("freeway+pong", "1chip")}
+OFTEN = {("pong", "1chip"), ("pong", "1chip-sparse"), ("freeway+pong", "1chip")}
 """One of each kind: what plays a few frames on every rung in ``make test``, the others in ``make test-full``."""
 
 

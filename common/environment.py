@@ -183,7 +183,8 @@ class VectorEnvironment(Protocol):
         """Begin new episodes; return the observations of all N.
 
         Args:
-            seeds: of those that begin, in their order; None: go on with the random numbers there are.
+            seeds: of those that begin, in their order; None: go on with the random numbers there are. The first call
+                gives them.
             mask: bool (N,), which begin; None: all.
         """
         ...

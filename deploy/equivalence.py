@@ -49,11 +49,12 @@ def _deviations(core_map: CoreMap, net: IntegerNet) -> Iterator[str]:
         if len(differ):
             at = tuple(differ[0].tolist())
             yield f"transduction layer, {name}{list(at)}: {theirs[at]}, the net's is {ours[at]}"
-    source_CA = sources(core_map)
+    source_CA, used_CN = sources(core_map), core_map.used_CN
     for core in range(core_map.cores):
         if not core_map.core_relay_C[core]:
             layer = int(core_map.core_layer_C[core])
-            yield from _core(core_map, core, net.layers[layer], shapes[layer - 1], source_CA[core])
+            used = np.flatnonzero(used_CN[core])
+            yield from _core(core_map, core, used, net.layers[layer], shapes[layer - 1], source_CA[core])
 
 
 def sources(core_map: CoreMap) -> npt.NDArray[np.int64]:
@@ -71,18 +72,20 @@ def sources(core_map: CoreMap) -> npt.NDArray[np.int64]:
 def _core(
     core_map: CoreMap,
     core: int,
+    used: npt.NDArray[np.int64],
     layer: IntegerLayer,
     in_shape: tuple[int, int, int],
     source_A: npt.NDArray[np.int64],
 ) -> Iterator[str]:
-    used = np.flatnonzero(core_map.used_CN[core])
     words = core_map.crossbar_XNW[core_map.core_crossbar_C[core]].astype("<u8")
     bits_NA = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[used, : core_map.spec.axons]
     signed_NA = bits_NA * core_map.weight_Y[core_map.axon_type_CA[core]].astype(np.int64)
     driven = np.flatnonzero(source_A != NONE)
     source_U, place = np.unique(source_A[driven], return_inverse=True)
-    found_NU = np.zeros((len(used), len(source_U)), np.int64)
-    np.add.at(found_NU.T, place.reshape(-1), signed_NA[:, driven].T)
+    # An axon's weights are added to those of the other axons that its source drives.
+    order = np.argsort(place.reshape(-1), kind="stable")
+    first = np.searchsorted(place.reshape(-1)[order], np.arange(len(source_U)))
+    found_NU = np.add.reduceat(signed_NA[:, driven[order]], first, axis=1)
     feature, row, column = (
         axis[core, used].astype(np.int64)
         for axis in (core_map.feature_CN, core_map.row_CN, core_map.column_CN)
@@ -94,19 +97,22 @@ def _core(
     )
     bound = sum_bound(layer, first=False)[feature]
     constant = (wanted_theta > bound) | (wanted_theta <= -bound)
-    low, high = np.minimum(found_NU, 0).sum(axis=1), np.maximum(found_NU, 0).sum(axis=1)
-    same_constant = np.where(wanted_theta > bound, high < theta, low >= theta)
+    departs: npt.NDArray[np.bool_] = np.zeros(len(used), np.bool_)
+    if constant.any():
+        low, high = np.minimum(found_NU, 0).sum(axis=1), np.maximum(found_NU, 0).sum(axis=1)
+        departs = ~np.where(wanted_theta > bound, high < theta, low >= theta)
     missing = wanted_count(layer, in_shape, feature, row, column) - np.abs(wanted_NU).sum(axis=1)
-    for n in range(len(used)):
+    differ_NU = found_NU != wanted_NU
+    departs = np.where(constant, departs, differ_NU.any(axis=1) | (missing != 0) | (theta != wanted_theta))
+    for n in np.flatnonzero(departs).tolist():
         name = (
             f"core {core}, neuron {used[n]} (layer {core_map.core_layer_C[core]}, feature {feature[n]}, "
             f"row {row[n]}, column {column[n]})"
         )
         if constant[n]:
-            if not same_constant[n]:
-                yield f"{name}: is not constant, the net's neuron is"
+            yield f"{name}: is not constant, the net's neuron is"
             continue
-        differ = np.flatnonzero(found_NU[n] != wanted_NU[n])
+        differ = np.flatnonzero(differ_NU[n])
         if differ.size:
             at = source_U[differ[0]]
             axons = driven[source_A[driven] == at].tolist()
@@ -118,7 +124,7 @@ def _core(
             )
         elif missing[n]:
             yield f"{name}: {missing[n]} of its inputs reach no axon of the core"
-        elif theta[n] != wanted_theta[n]:
+        else:
             yield f"{name}: threshold {theta[n]}, the net's is {wanted_theta[n]}"
 
 

@@ -38,7 +38,7 @@ from spikestill.student.integer_net import IntegerNet, load
 def map_net(
     net: IntegerNet, spec: HardwareSpec, provenance: Provenance | None = None, anneal_seconds: float = SECONDS
 ) -> CoreMap:
-    """Return ``net`` mapped to the cores of ``spec``, validated; the arguments are those of :func:`map_with_gains`.
+    """Return ``net`` mapped to the cores of ``spec``, validated; see :func:`map_with_gains`.
 
     Raises:
         UserError: a layer does not fit a core (it is named, with its fan-in and the limit), a parameter

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -99,8 +100,8 @@ class VectorGames:
     observation of the next one, with reward 0.
 
     To make an emulator takes 0.15 to 0.3 s, for ALE works out its palette anew. So emulators that were closed are kept,
-    up to ``KEPT_GAMES`` of them, and taken again by who wants the like. The first :meth:`reset` must give seeds: it
-    loads the cartridge anew, and nothing is left of what was played before.
+    up to ``KEPT_GAMES`` of them, and taken again by who wants the like. The first :meth:`reset` gives seeds: it
+    loads the cartridges anew, and nothing is left of what was played before.
 
     Args:
         config: the game and its options.
@@ -122,19 +123,23 @@ class VectorGames:
             "frameskip": config.frame_skip, "noop_max": config.noop_max, "life_loss_info": life_loss,
             "reward_clipping": False, "use_fire_reset": False,
         }  # fmt: skip
-        # Threads do not live on in a process that was forked.
-        self._key = (os.getpid(), *options.values())
-        self._envs: AtariVectorEnv | None = _kept.pop(self._key, None)
+        # Emulator threads have the priority of who made them, and do not live on in a process that was forked.
+        self._key = (os.getpid(), os.getpriority(os.PRIO_PROCESS, 0), *options.values())
+        self._envs = _take(self._key)
         if self._envs is None:
             from ale_py.vector_env import AtariVectorEnv
 
             self._envs = AtariVectorEnv(**options)
         self.actions = int(self._envs.single_action_space.n)
-        self._fresh, self._sent = True, False
+        self._begun = False
+        # What was begun has not ended: another thread is at it, or an exception came in between.
+        self._busy = False
 
-    def _open(self) -> AtariVectorEnv:
+    def _open(self, begun: bool = True) -> AtariVectorEnv:
         if self._envs is None:
             raise ValueError("the games were closed")
+        if begun and not self._begun:
+            raise ValueError("the first reset gives seeds, from 0, for all games")
         return self._envs
 
     def reset(
@@ -143,29 +148,37 @@ class VectorGames:
         """Begin games anew and return all stacks, and ALE's ``info``.
 
         Args:
-            seeds: of those games, int64; a number: it and those after it; None: their generators go on.
+            seeds: of those games, int64, >= 0; a number: it and those after it; None: their generators go on.
             mask: bool (N,), which games; None: all.
 
         Raises:
-            ValueError: the first call gives no seeds for all games.
+            ValueError: the first call gives no seeds for all games, or a negative one.
         """
-        if self._fresh and (seeds is None or mask is not None):
-            raise ValueError("the first reset gives seeds for all games")
-        self._fresh = False
-        found: tuple[npt.NDArray[np.uint8], dict[str, npt.NDArray[Any]]] = self._open().reset(
+        seeded = seeds is not None and mask is None and bool(np.all(np.asarray(seeds) >= 0))
+        envs = self._open(begun=not seeded)
+        self._busy = True
+        found: tuple[npt.NDArray[np.uint8], dict[str, npt.NDArray[Any]]] = envs.reset(
             seed=seeds, options=None if mask is None else {"reset_mask": mask.copy()}
         )
+        self._busy, self._begun = False, True
         return found
 
     def send(self, actions: npt.NDArray[np.int64]) -> None:
-        """Have the games take ``actions``, (N,); :meth:`receive` waits for them."""
-        self._sent = True
-        self._open().send(actions)
+        """Have the games take ``actions``, (N,); :meth:`receive` waits for them.
+
+        Raises:
+            ValueError: the games were never reset, or were closed, or have not told of the last actions.
+        """
+        envs = self._open()
+        if self._busy:
+            raise ValueError("receive what the last actions gave")
+        self._busy = True
+        envs.send(actions)
 
     def receive(self) -> tuple[npt.NDArray[Any], ...]:
         """Return stacks, rewards, terminated, truncated, and ALE's ``info``."""
         found: tuple[npt.NDArray[Any], ...] = self._open().recv()
-        self._sent = False
+        self._busy = False
         return found
 
     def step(self, actions: npt.NDArray[np.int64]) -> tuple[Any, ...]:
@@ -174,18 +187,33 @@ class VectorGames:
         return self.receive()
 
     def close(self) -> None:
-        """Let go of the emulators; where no step of theirs is awaited, they are kept for who wants the like."""
+        """Let go of the emulators; where nothing of theirs is awaited, they are kept for who wants the like."""
         envs, self._envs = self._envs, None
-        if envs is None or self._sent:
-            return
-        _kept[self._key] = envs
-        while sum(each.num_envs for each in _kept.values()) > KEPT_GAMES:
-            _kept.pop(next(iter(_kept)), None)
+        if envs is not None and not self._busy:
+            _keep(self._key, envs)
 
 
 KEPT_GAMES = 32
-_kept: dict[tuple[Any, ...], AtariVectorEnv] = {}
+_lock = threading.Lock()
+_kept: list[tuple[tuple[Any, ...], AtariVectorEnv]] = []
 """Emulators that nobody plays, the first closed first."""
+
+
+def _take(key: tuple[Any, ...]) -> AtariVectorEnv | None:
+    with _lock:
+        at = next((at for at, (other, _) in enumerate(_kept) if other == key), None)
+        return None if at is None else _kept.pop(at)[1]
+
+
+def _keep(key: tuple[Any, ...], envs: AtariVectorEnv) -> None:
+    with _lock:
+        own = [each for each in _kept if each[0][0] == os.getpid()]
+        games = envs.num_envs + sum(each.num_envs for _, each in own)
+        while own and games > KEPT_GAMES:
+            _kept.remove(own[0])
+            games -= own.pop(0)[1].num_envs
+        if games <= KEPT_GAMES:
+            _kept.append((key, envs))
 
 
 def console_actions(game: str) -> tuple[int, ...]:

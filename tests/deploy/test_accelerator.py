@@ -90,7 +90,6 @@ def play(folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 @needs_verilator
 def test_the_gates_train_and_act_as_the_agent_does_in_the_cycles_foretold(tmp_path: Path) -> None:
     """One update in whole words and one with 16-bit activations, every line of every result, every job's cycles."""

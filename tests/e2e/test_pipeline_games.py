@@ -22,9 +22,6 @@ from spikestill.teacher.atari.q_network import initial_weights
 from spikestill.teacher.checkpoint import save_teacher
 from tests.recipes import SHORT_RUN
 
-# `make test` has the pipeline of one game.
-pytestmark = pytest.mark.slow
-
 GAMES = ("pong", "freeway")
 STEPS = [f"{game}/record" for game in GAMES] + ["distill", "map", "verify"]
 STEPS += [f"{game}/{stage}" for stage in ("play", "evaluate") for game in GAMES] + ["report"]

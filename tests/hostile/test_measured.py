@@ -406,7 +406,7 @@ if ONNX:
 
 
 SELDOM = {"torchscript_that_wants_all_memory"}
-"""Takes long; `test_programs.py` has a program that wants all memory, too."""
+"""Takes long: PyTorch fills what memory it may have; `test_guard.py` has a child that does."""
 STARTS_AN_ENGINE = {"torchscript_that_wants_all_memory": 6.0, "onnx_of_many_empty_nodes": 4.0}
 """What the start of PyTorch or of the reader of ONNX takes is in these, as it is in a good file's."""
 

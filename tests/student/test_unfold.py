@@ -87,7 +87,6 @@ def test_another_net_is_refused():
         check_same_net(net, network("published", "4chip"), SHIPPED)
 
 
-@pytest.mark.slow
 def test_distil_begins_with_the_student_of_another_game(folder, tmp_path, capsys):  # noqa: F811
     foreign = zoo_path("seaquest", "student-1chip.safetensors")
     # With minutes a second network is trained for a moment, to measure the pace.

@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 
@@ -39,15 +41,15 @@ def played(games, seeds):
     return seen
 
 
-@pytest.mark.parametrize("game", ["breakout", "seaquest"])
-def test_emulators_that_were_closed_are_taken_again_and_play_as_new_ones(game):
+@pytest.mark.parametrize(("game", "life_loss"), [("breakout", True), ("seaquest", False)])
+def test_emulators_that_were_closed_are_taken_again_and_play_as_new_ones(game, life_loss):
     config = EnvironmentConfig(game=game, sticky=0.25)
-    first = VectorGames(config, 2)
+    first = VectorGames(config, 2, life_loss=life_loss)
     emulators = first._envs
     played(first, np.array([1, 2]))
     first.close()
     first.close()  # does not give them to two
-    again, new = VectorGames(config, 2), VectorGames(config, 2)
+    again, new = (VectorGames(config, 2, life_loss=life_loss) for _ in range(2))
     assert again._envs is emulators
     assert new._envs is not emulators
     for one, other in zip(played(again, np.array([8, 9])), played(new, np.array([8, 9])), strict=True):
@@ -71,11 +73,26 @@ def test_emulators_whose_step_is_awaited_are_not_taken_again():
 
 def test_the_first_reset_has_seeds_for_all_games():
     games = VectorGames(EnvironmentConfig(), 2)
-    for seeds, mask in ((None, None), (np.array([1]), np.array([True, False]))):
-        with pytest.raises(ValueError, match="the first reset gives seeds for all games"):
+    for seeds, mask in ((None, None), (np.array([1]), np.array([True, False])), (np.array([0, -1]), None)):
+        with pytest.raises(ValueError, match="the first reset gives seeds, from 0, for all games"):
             games.reset(seeds, mask)
+    with pytest.raises(ValueError, match="the first reset gives seeds"):
+        games.step(np.zeros(2, np.int64))
+    with pytest.raises(ValueError, match="one entry per sub-environment"):
+        games.reset(np.arange(3))
+    with pytest.raises(ValueError, match="the first reset gives seeds"):
+        games.reset()
+    games.close()
+
+
+def test_games_go_on_and_tell_of_every_step():
+    games = VectorGames(EnvironmentConfig(), 2)
     games.reset(0)
     games.reset(None, np.array([True, False]))
+    games.send(np.zeros(2, np.int64))
+    with pytest.raises(ValueError, match="receive what the last actions gave"):
+        games.send(np.zeros(2, np.int64))
+    games.receive()
     games.close()
 
 
@@ -91,3 +108,37 @@ def test_no_more_emulators_are_kept_than_allowed(monkeypatch):
     assert again[1]._envs is emulators[1]
     for each in again:
         each.close()
+    many = VectorGames(options[0], 4)
+    left = many._envs
+    many.close()
+    assert VectorGames(options[0], 4)._envs is not left
+
+
+def test_two_who_want_the_like_get_one_each():
+    games = [VectorGames(EnvironmentConfig(), 1) for _ in range(2)]
+    emulators = {id(each._envs) for each in games}
+    for each in games:
+        each.close()
+    again = [VectorGames(EnvironmentConfig(), 1) for _ in range(2)]
+    assert {id(each._envs) for each in again} == emulators
+    for each in again:
+        each.close()
+
+
+def test_a_process_that_was_forked_makes_emulators_of_its_own():
+    games = VectorGames(EnvironmentConfig(), 1)
+    games.reset(3)
+    seen, _ = games.reset(3)
+    games.close()
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        own = VectorGames(EnvironmentConfig(), 1)
+        stacks, _ = own.reset(3)
+        own.close()
+        os.write(theirs, b"same" if np.array_equal(stacks, seen) else b"differs")
+        os._exit(0)
+    os.close(theirs)
+    assert os.read(ours, 9) == b"same"
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(ours)

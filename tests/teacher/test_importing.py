@@ -183,7 +183,6 @@ def test_programs_score_as_before_and_are_recorded(
     assert contents.figures["actions"] == 6
 
 
-@pytest.mark.slow
 def test_programs_that_do_not_fit_are_refused(programs: tuple[Path, torch.Tensor], tmp_path: Path) -> None:
     folder, _ = programs
     (tmp_path / "cut.onnx").write_bytes((folder / "net.onnx").read_bytes()[:900])

@@ -342,7 +342,6 @@ def test_options_out_of_range_are_named():
         TeachConfig(replay_capacity=100)
 
 
-@pytest.mark.slow
 def test_a_dueling_teacher_is_saved_as_a_nature_network_and_resumes(tmp_path):
     config = dataclasses.replace(TINY, dueling=True, precision="fp32", steps=144)
     result = run(config, tmp_path)

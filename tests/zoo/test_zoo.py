@@ -32,7 +32,7 @@ STUDENTS = sorted(
 )
 """Game and name of each shipped student: ``1chip``, or with a variant's name, ``1chip-sparse``."""
 OFTEN = {("pong", "1chip"), ("pong", "1chip-sparse"), ("freeway+pong", "1chip")}
-"""One of each kind: what plays a few frames on every rung in ``make test``, the others in ``make test-full``."""
+"""What plays a few frames on every rung in ``make test``; the others, and those of two nets, in ``make test-full``."""
 
 
 def test_pong_is_shipped():

@@ -66,11 +66,7 @@ def state_of(path):
         ("reacher_easy", {"precision": "fp16"}),
         pytest.param("swimmer", FIXAR, marks=pytest.mark.slow),
         ("hopper", {**FIXAR, "quantisation_delay": 1}),
-        pytest.param(
-            "hopper",
-            {"algorithm": "ddpg", "twin_critics": True, "target_noise": 0.2, "actor_period": 2},
-            marks=pytest.mark.slow,
-        ),
+        ("hopper", {"algorithm": "ddpg", "twin_critics": True, "target_noise": 0.2, "actor_period": 2}),
         pytest.param("cartpole_swingup_pixels", PIXELS, marks=[DRAWN, pytest.mark.slow]),
     ],
 )
@@ -126,10 +122,7 @@ def test_a_seed_trained_beside_others_is_bit_for_bit_what_it_is_alone(tmp_path, 
         pytest.param({"algorithm": "ddpg", "hidden": (400, 300), "batch_size": 64}, marks=pytest.mark.slow),
         {"algorithm": "ddpg", "twin_critics": True, "actor_period": 2, "batch_size": 15, "precision": "fp16"},
         {"algorithm": "ddpg", "hidden": (40,), "batch_size": 1},
-        pytest.param(
-            FIXAR | {"hidden": (400, 300), "batch_size": 64, "steps": 160, "quantisation_delay": 20},
-            marks=pytest.mark.slow,
-        ),
+        FIXAR | {"hidden": (400, 300), "batch_size": 64, "steps": 160, "quantisation_delay": 20},
     ],
     ids=["sac", "ddpg", "td3-fp16", "ddpg-one", "fixar"],
 )

@@ -1,4 +1,4 @@
-# make demo   the whole pipeline on Pong, ten to thirteen minutes after the install, ends with an HTML report
+# make demo   the whole pipeline on Pong, ten minutes or so after the install, ends with an HTML report
 # make test   the tests, eleven minutes on two cores with bf16 after the install, twice that on two slow ones without
 SHELL := /bin/bash
 VENV ?= .venv

@@ -142,7 +142,7 @@ def anneal(
         share = max(done / proposals, passed)
         cost.append(cost[-1] + _anneal(*grid, temperature, part, share, min(1.0, share + part / proposals)))
         done += part
-        if share > 0.5 and cost[-PATIENCE - 1] - cost[-1] <= LEAST_GAIN * cost[-1]:
+        if share > 0.5 and len(cost) > PATIENCE and cost[-PATIENCE - 1] - cost[-1] <= LEAST_GAIN * cost[-1]:
             ended = f"ended at {done / proposals:.0%} of its proposals, which gained nothing more"
             break
     chip = y // spec.cores_y * spec.chips_x + x // spec.cores_x

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -91,6 +92,16 @@ def test_time_ends_the_annealing_when_it_has_cooled(net: IntegerNet) -> None:
         assert len(set(zip(near.x_C.tolist(), near.y_C.tolist(), strict=True))) == len(near.x_C)
         reached[seconds] = hops(found, near, spec)[0]
     assert reached[60.0] < reached[20.0] < 0.5 * before
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2.0, 8.0])
+def test_a_slow_machine_ends_it_after_a_few_proposals(net: IntegerNet, seconds: float) -> None:
+    spec = hardware("truenorth")
+    cores, placement = placed(net, spec)
+    found = ways(cores, placement)
+    near, ended = anneal(found, placement, spec, seconds=seconds, clock=Clock())
+    assert re.fullmatch(r"ended by time at [0-4]% of its proposals", ended)
+    assert hops(found, near, spec)[0] <= hops(found, placement, spec)[0]
 
 
 def test_no_seconds_leave_the_cores_where_they_are(net: IntegerNet) -> None:

@@ -10,6 +10,12 @@ from spikestill.teacher.atari import environment as module
 from spikestill.teacher.atari.environment import VectorGames, action_meanings
 
 
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch):
+    """Emulators that other tests closed stay out of these."""
+    monkeypatch.setattr(module, "_kept", [])
+
+
 @pytest.mark.parametrize("game", PAPER_GAMES)
 def test_every_game_of_the_paper_plays(game):
     envs = VectorGames(EnvironmentConfig(game=game), 2)

@@ -81,11 +81,10 @@ def _core(
     bits_NA = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[used, : core_map.spec.axons]
     signed_NA = bits_NA * core_map.weight_Y[core_map.axon_type_CA[core]].astype(np.int64)
     driven = np.flatnonzero(source_A != NONE)
-    source_U, place = np.unique(source_A[driven], return_inverse=True)
-    # An axon's weights are added to those of the other axons that its source drives.
-    order = np.argsort(place.reshape(-1), kind="stable")
-    first = np.searchsorted(place.reshape(-1)[order], np.arange(len(source_U)))
-    found_NU = np.add.reduceat(signed_NA[:, driven[order]], first, axis=1)
+    # Side by side what one source drives, whose weights are added.
+    driven = driven[np.argsort(source_A[driven], kind="stable")]
+    source_U, first = np.unique(source_A[driven], return_index=True)
+    found_NU = np.add.reduceat(signed_NA[:, driven], first, axis=1)
     feature, row, column = (
         axis[core, used].astype(np.int64)
         for axis in (core_map.feature_CN, core_map.row_CN, core_map.column_CN)
@@ -97,13 +96,12 @@ def _core(
     )
     bound = sum_bound(layer, first=False)[feature]
     constant = (wanted_theta > bound) | (wanted_theta <= -bound)
-    departs: npt.NDArray[np.bool_] = np.zeros(len(used), np.bool_)
-    if constant.any():
-        low, high = np.minimum(found_NU, 0).sum(axis=1), np.maximum(found_NU, 0).sum(axis=1)
-        departs = ~np.where(wanted_theta > bound, high < theta, low >= theta)
     missing = wanted_count(layer, in_shape, feature, row, column) - np.abs(wanted_NU).sum(axis=1)
     differ_NU = found_NU != wanted_NU
-    departs = np.where(constant, departs, differ_NU.any(axis=1) | (missing != 0) | (theta != wanted_theta))
+    departs = differ_NU.any(axis=1) | (missing != 0) | (theta != wanted_theta)
+    if constant.any():
+        low, high = np.minimum(found_NU, 0).sum(axis=1), np.maximum(found_NU, 0).sum(axis=1)
+        departs = np.where(constant, np.where(wanted_theta > bound, high >= theta, low < theta), departs)
     for n in np.flatnonzero(departs).tolist():
         name = (
             f"core {core}, neuron {used[n]} (layer {core_map.core_layer_C[core]}, feature {feature[n]}, "

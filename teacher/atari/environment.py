@@ -135,12 +135,19 @@ class VectorGames:
         # What was begun has not ended: another thread is at it, or an exception came in between.
         self._busy = False
 
-    def _open(self, begun: bool = True) -> AtariVectorEnv:
+    def _open(self) -> AtariVectorEnv:
         if self._envs is None:
             raise ValueError("the games were closed")
-        if begun and not self._begun:
-            raise ValueError("the first reset gives seeds, from 0, for all games")
         return self._envs
+
+    def _begin(self, seeded: bool = False) -> AtariVectorEnv:
+        envs = self._open()
+        if not (seeded or self._begun):
+            raise ValueError("the first reset gives seeds, from 0, for all games")
+        if self._busy:
+            raise ValueError("receive what the last actions gave")
+        self._busy = True
+        return envs
 
     def reset(
         self, seeds: npt.NDArray[np.int64] | int | None = None, mask: npt.NDArray[np.bool_] | None = None
@@ -152,12 +159,11 @@ class VectorGames:
             mask: bool (N,), which games; None: all.
 
         Raises:
-            ValueError: the first call gives no seeds for all games, or a negative one.
+            ValueError: the first call gives no seeds for all games, or a negative one; the games were closed,
+                or have not told of the last actions.
         """
         seeded = seeds is not None and mask is None and bool(np.all(np.asarray(seeds) >= 0))
-        envs = self._open(begun=not seeded)
-        self._busy = True
-        found: tuple[npt.NDArray[np.uint8], dict[str, npt.NDArray[Any]]] = envs.reset(
+        found: tuple[npt.NDArray[np.uint8], dict[str, npt.NDArray[Any]]] = self._begin(seeded).reset(
             seed=seeds, options=None if mask is None else {"reset_mask": mask.copy()}
         )
         self._busy, self._begun = False, True
@@ -169,11 +175,7 @@ class VectorGames:
         Raises:
             ValueError: the games were never reset, or were closed, or have not told of the last actions.
         """
-        envs = self._open()
-        if self._busy:
-            raise ValueError("receive what the last actions gave")
-        self._busy = True
-        envs.send(actions)
+        self._begin().send(actions)
 
     def receive(self) -> tuple[npt.NDArray[Any], ...]:
         """Return stacks, rewards, terminated, truncated, and ALE's ``info``."""
@@ -206,14 +208,15 @@ def _take(key: tuple[Any, ...]) -> AtariVectorEnv | None:
 
 
 def _keep(key: tuple[Any, ...], envs: AtariVectorEnv) -> None:
+    if envs.num_envs > KEPT_GAMES:
+        return
     with _lock:
         own = [each for each in _kept if each[0][0] == os.getpid()]
         games = envs.num_envs + sum(each.num_envs for _, each in own)
         while own and games > KEPT_GAMES:
             _kept.remove(own[0])
             games -= own.pop(0)[1].num_envs
-        if games <= KEPT_GAMES:
-            _kept.append((key, envs))
+        _kept.append((key, envs))
 
 
 def console_actions(game: str) -> tuple[int, ...]:

@@ -98,7 +98,10 @@ def test_games_go_on_and_tell_of_every_step():
     games.send(np.zeros(2, np.int64))
     with pytest.raises(ValueError, match="receive what the last actions gave"):
         games.send(np.zeros(2, np.int64))
+    with pytest.raises(ValueError, match="receive what the last actions gave"):
+        games.reset(0)
     games.receive()
+    games.reset(0)
     games.close()
 
 
@@ -115,8 +118,9 @@ def test_no_more_emulators_are_kept_than_allowed(monkeypatch):
     for each in again:
         each.close()
     many = VectorGames(options[0], 4)
-    left = many._envs
+    left, kept = many._envs, list(module._kept)
     many.close()
+    assert module._kept == kept != []
     assert VectorGames(options[0], 4)._envs is not left
 
 

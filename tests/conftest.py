@@ -22,8 +22,20 @@ LONGEST = (
 ones compile the kernels that the stages of a sweep need, which would compile them once each on a core of their own."""
 
 
+LONG = frozenset(
+    line
+    for line in (Path(__file__).parent / "long.txt").read_text().splitlines()
+    if line[:1] not in ("", "#")
+)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest files, so that the processes of ``make test`` end together."""
+    """Mark the long tests; begin with the longest files, so that the processes end together."""
+    for item in items:
+        name = item.nodeid.removeprefix("tests/")
+        if name in LONG or name.partition("[")[0] in LONG:
+            item.add_marker("long")
     ranks = {Path(__file__).parent / name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 

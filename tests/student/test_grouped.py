@@ -47,11 +47,17 @@ def trained_once(network, stacks, way, kept, penalty=0.5, renormalise=True):
     return rates, statistics, spikes, torch.autograd.grad(loss, leaves)
 
 
-@pytest.mark.parametrize("form", ["layers", "squares"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    "layers", [SMALL, ODD, centred(architecture("1chip"), 84)], ids=["small", "odd", "1chip"]
-)
+ONE_CHIP = centred(architecture("1chip"), 84)
+NETS_FORMATS_FORMS = [
+    pytest.param(layers, dtype, form, id=f"{name}-{dtype}-{form}", marks=[pytest.mark.slow] * seldom)
+    for name, layers in (("small", SMALL), ("odd", ODD), ("1chip", ONE_CHIP))
+    for dtype in (torch.float32, torch.bfloat16)
+    for form in ("layers", "squares")
+    for seldom in [layers is ONE_CHIP and (dtype, form) != (torch.float32, "layers")]
+]
+
+
+@pytest.mark.parametrize(("layers", "dtype", "form"), NETS_FORMATS_FORMS)
 def test_group_by_group_is_what_convolutions_give(layers, dtype, form):
     network, stacks = made(layers, dtype)
     network.sparsity_form = form

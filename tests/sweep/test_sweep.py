@@ -396,7 +396,14 @@ def test_a_stage_run_whose_process_was_ended_by_others_is_lost_and_not_failed(tm
     assert [line["what"] for line in attempts(tmp_path / "run")] == ["begins", "lost"]
 
 
-@pytest.mark.parametrize("half", [b'{"what": "beg', b'{"what": "lost", "seconds": 3', b"\0\0\xff"])
+@pytest.mark.parametrize(
+    "half",
+    [
+        pytest.param(b'{"what": "beg', marks=pytest.mark.slow),
+        pytest.param(b'{"what": "lost", "seconds": 3', marks=pytest.mark.slow),
+        b"\0\0\xff",
+    ],
+)
 def test_a_stage_run_goes_on_after_half_a_line_of_a_lost_attempt(tmp_path, half):
     (tmp_path / "token").write_text("token")
     folder = tmp_path / "run"

@@ -155,7 +155,7 @@ def test_rollouts_follow_each_other_and_an_epoch_takes_every_step():
     training.close()
 
 
-@pytest.mark.parametrize("point", [96, 256])
+@pytest.mark.parametrize("point", [pytest.param(96, marks=pytest.mark.slow), 256])
 def test_stopping_and_resuming_equals_never_having_stopped(tmp_path, point):
     """The segment of 50 steps of 4 games ends between the two."""
     assert_resumes_exactly(SMALL, point, tmp_path / "c")

@@ -118,7 +118,7 @@ def test_a_seed_trained_beside_others_is_bit_for_bit_what_it_is_alone(tmp_path, 
 @pytest.mark.parametrize(
     "options",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.slow),
         pytest.param({"algorithm": "ddpg", "hidden": (400, 300), "batch_size": 64}, marks=pytest.mark.slow),
         {"algorithm": "ddpg", "twin_critics": True, "actor_period": 2, "batch_size": 15, "precision": "fp16"},
         {"algorithm": "ddpg", "hidden": (40,), "batch_size": 1},

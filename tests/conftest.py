@@ -19,7 +19,8 @@ LONGEST = (
     "deploy/test_accelerator.py", "e2e/test_base_install.py",
 )  # fmt: skip
 """Files of tests that take 50 s and more with their long ones, the longest first, as measured on two cores; but the
-first ones compile the kernels that the stages of a sweep need, which would compile them once each on a core of their own."""
+first ones compile the kernels that the stages of a sweep need, which would compile them once each on a core of their
+own."""
 
 
 LONG = frozenset(

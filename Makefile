@@ -1,5 +1,5 @@
 # make demo   the whole pipeline on Pong, ten minutes or so after the install, ends with an HTML report
-# make test   the tests but the long ones, MINUTES after the install; LEFT_OUT="slow or gpu" has those, too
+# make test   the tests but the long ones, 13 minutes on two slow cores after the install; LEFT_OUT="slow or gpu" has those, too
 SHELL := /bin/bash
 VENV ?= .venv
 # Any Python 3.10-3.13: the one called python3 where it fits, else the newest there is.

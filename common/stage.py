@@ -202,12 +202,13 @@ class _Interrupts:
         self._threads.append(thread)
 
     def _send(self, number: int) -> None:
-        """Send the signal again once the main thread imports nothing."""
+        """Send the signal again once the main thread imports nothing, and has left the hook for what was dropped."""
         deadline = time.monotonic() + PATIENCE_S
         while not self._over:
             time.sleep(SOON_S)
             late = time.monotonic() > deadline
-            if late or not self._importing(sys._current_frames().get(self._main)):
+            frame = sys._current_frames().get(self._main)
+            if late or not (self._importing(frame) or _is_hearing(frame)):
                 self.waits, self._late = False, late
                 signal.pthread_kill(self._main, number)
                 return
@@ -220,6 +221,15 @@ class _Interrupts:
 
     def _importing(self, frame: FrameType | None) -> bool:
         return _imports(frame) > self._outside
+
+
+def _is_hearing(frame: FrameType | None) -> bool:
+    """Return True in the hook for what was dropped: an interrupt that came there would be dropped for good."""
+    while frame is not None:
+        if frame.f_code is _Interrupts.hear_dropped.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _imports(frame: FrameType | None) -> int:

@@ -190,6 +190,22 @@ def test_what_an_import_begins_is_interrupted_at_once(tmp_path, monkeypatch):
     assert importlib.import_module("begins").took < 10
 
 
+def test_a_dropped_interrupt_comes_again_on_a_machine_that_is_slow_to_begin_a_thread(monkeypatch):
+    begin = threading.Thread.start
+
+    def slow(thread):
+        begin(thread)
+        time.sleep(0.3)
+
+    def work():
+        Interrupts()
+        time.sleep(30)
+
+    monkeypatch.setattr(threading.Thread, "start", slow)
+    with pytest.raises(KeyboardInterrupt), interrupted_by_signals():
+        work()
+
+
 def test_a_dropped_interrupt_asks_the_stage_that_works_to_stop():
     with interrupted_by_signals(), stop_on_signal() as stop:
         ask(signal.SIGINT)

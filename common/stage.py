@@ -225,20 +225,19 @@ class _Interrupts:
 
 def _is_hearing(frame: FrameType | None) -> bool:
     """Return True in the hook for what was dropped: an interrupt that came there would be dropped for good."""
-    while frame is not None:
-        if frame.f_code is _Interrupts.hear_dropped.__code__:
-            return True
-        frame = frame.f_back
-    return False
+    return any(each.f_code is _Interrupts.hear_dropped.__code__ for each in _calls(frame))
 
 
 def _imports(frame: FrameType | None) -> int:
     """Return how many of this frame and those that called it are the importer's."""
-    count = 0
+    return sum(each.f_code.co_filename == IMPORTER for each in _calls(frame))
+
+
+def _calls(frame: FrameType | None) -> Iterator[FrameType]:
+    """Give this frame, and those that called it."""
     while frame is not None:
-        count += frame.f_code.co_filename == IMPORTER
+        yield frame
         frame = frame.f_back
-    return count
 
 
 @contextlib.contextmanager

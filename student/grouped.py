@@ -7,6 +7,9 @@ holds, and their gradients scattered again. The step kernel writes the reading l
 
     s = x W^T,    dW = ds^T x,    dx = ds W          weights (G, M, K), K = (u, v, c); (c, u, v) for pixels
 
+Sums of spikes are whole numbers to 128, which bf16 has all of: they are kept so whatever the format of the products,
+for the step kernels read them four times and wait for the memory. The first layer's, of pixels, are kept in fp32.
+
 Layouts: spikes (Q, G, b, h, w, c), Q blocks of b images, c channels of each of the reading layer's G groups; sums
 (Q, G, b, h, w, m), with the layer's own groups. All tensors of this module are flat, unless their name says more.
 
@@ -209,13 +212,17 @@ def _narrow_lanes(layer: LayerGeometry) -> Ints:
     return _lanes(math.gcd((end - first) * width, layer.side * width, layer.sums.width))
 
 
+def _kept_in(pixels: bool) -> torch.dtype:
+    """Return the format of a layer's sums: whole numbers to 128, which bf16 has all of, but the first layer's."""
+    return torch.float32 if pixels else torch.bfloat16
+
+
 def _narrow_sums(x: Tensor, weight_GMK: Tensor, layer: LayerGeometry) -> Tensor:
-    out, width = layer.out, layer.sums.width
-    s = torch.empty(layer.images * out**2 * layer.spec.features, dtype=weight_GMK.dtype)
+    out, width, pixels = layer.out, layer.sums.width, x.dtype == torch.uint8
+    s = torch.empty(layer.images * out**2 * layer.spec.features, dtype=_kept_in(pixels))
     weight_GKM = weight_GMK.float().transpose(1, 2).contiguous()
     found, geometry = kernel_array(s), _pixel_geometry(layer)
     tile = narrow_kernel.tile(out, width, vector_lanes())
-    pixels = x.dtype == torch.uint8
     pairs = in_pairs(layer, pixels)
     kernel: Any = pair_kernel if pairs else narrow_kernel
     factors = pair_kernel.paired(weight_GKM) if pairs else kernel_array(weight_GKM)
@@ -251,7 +258,7 @@ def _narrow_gradient(
 
 
 def sums(x: Tensor, weight_GMK: Tensor, layer: LayerGeometry) -> Tensor:
-    """Return the sums s of a layer, in its layout.
+    """Return the sums s of a layer, in its layout and in the format that :func:`_kept_in` gives.
 
     Args:
         x: spikes in the layout that the layer reads, or uint8 pixels (B, C, H, W).
@@ -262,9 +269,13 @@ def sums(x: Tensor, weight_GMK: Tensor, layer: LayerGeometry) -> Tensor:
         return _narrow_sums(x, weight_GMK, layer)
     inputs = _Inputs(x, layer, weight_GMK.dtype)
     blocks = layer.images // layer.reads.block
-    s = torch.empty(blocks, layer.sums.groups, inputs.rows, layer.sums.width, dtype=weight_GMK.dtype)
+    kept, weight_GKM = _kept_in(inputs.pixels), weight_GMK.transpose(1, 2)
+    s = torch.empty(blocks, layer.sums.groups, inputs.rows, layer.sums.width, dtype=kept)
+    found = None if kept == weight_GMK.dtype else torch.empty(s.shape[1:])
     for index in range(blocks):
-        torch.bmm(inputs.block(index), weight_GMK.transpose(1, 2), out=s[index])
+        torch.bmm(inputs.block(index), weight_GKM, out=s[index] if found is None else found)
+        if found is not None:
+            s[index] = found
     return s.view(-1)
 
 

@@ -205,6 +205,29 @@ def test_products_of_pairs_are_those_of_single_numbers(name, monkeypatch):
             assert bool((one != 0).any())
 
 
+@pytest.mark.parametrize(
+    "spec", [LayerSpec(48, 1, 1, 0, 3), LayerSpec(192, 4, 2, 1, 12), LayerSpec(96, 4, 2, 1, 12)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sums_of_spikes_are_whole_to_the_largest(spec, dtype):
+    """128 spikes with weights of one sign, as products, with patches, and by the narrow kernel."""
+    channels = 128 * spec.groups // spec.kernel**2
+    side, out = (5, 5) if spec.kernel == 1 else (8, 4)
+    *_, layer = grouped.plan(
+        [LayerSpec(channels, 1, 1, 0, 1), spec], channels, [side, side, out], 2, dtype.itemsize
+    )
+    shape = (layer.sums.groups, layer.sums.width, 128)
+    weight = torch.randint(-1, 2, shape, generator=torch.Generator().manual_seed(0)).float()
+    weight[:, 0], weight[:, 1] = 1.0, -1.0
+    weight[:, 2], weight[:, 2, 77] = 1.0, 0.0
+    found = grouped.sums(torch.ones(2 * channels * side**2, dtype=dtype), weight.to(dtype), layer).float()
+    # In the middle of an image all inputs of a patch are there.
+    middle = (out // 2) * out + out // 2
+    blocks = found.view(-1, spec.groups, layer.sums.block, out**2, layer.sums.width)[:, :, :, middle]
+    assert torch.equal(blocks, weight.sum(dim=2)[None, :, None].expand_as(blocks))
+    assert {-128.0, 127.0, 128.0} <= set(blocks.unique().tolist())
+
+
 def test_rounding_to_bf16_is_pytorchs():
     @njit
     def rounded(source, target):

@@ -13,7 +13,8 @@ RUN_DIR ?= runs/demo
 # Three files of tests at a time on two cores, for tests wait: on a game's clock, on a process that is killed. A file's
 # tests share what its fixtures make. Threads that wait for others give their core away, as in the program.
 TOGETHER := --numprocesses 3 --dist loadfile --no-loadscope-reorder
-PYTEST := GOMP_SPINCOUNT=3000 $(BIN)/python -m pytest
+# They begin commands by the hundred, each of which would compile every module of ours where the shell forbids to keep it.
+PYTEST := PYTHONDONTWRITEBYTECODE= GOMP_SPINCOUNT=3000 $(BIN)/python -m pytest
 
 .PHONY: help install demo test test-full base docs lint clean
 help:

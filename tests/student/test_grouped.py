@@ -206,11 +206,17 @@ def test_products_of_pairs_are_those_of_single_numbers(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "spec", [LayerSpec(48, 1, 1, 0, 3), LayerSpec(192, 4, 2, 1, 12), LayerSpec(96, 4, 2, 1, 12)]
+    ("spec", "narrow"),
+    [
+        (LayerSpec(48, 1, 1, 0, 3), False),
+        (LayerSpec(576, 4, 2, 1, 12), False),
+        (LayerSpec(192, 4, 2, 1, 12), True),
+    ],
+    ids=["products", "patches", "narrow"],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_sums_of_spikes_are_whole_to_the_largest(spec, dtype):
-    """128 spikes with weights of one sign, as products, with patches, and by the narrow kernel."""
+def test_sums_of_spikes_are_whole_to_the_largest(spec, narrow, dtype):
+    """128 spikes with weights of one sign, in each way that a layer is computed."""
     channels = 128 * spec.groups // spec.kernel**2
     side, out = (5, 5) if spec.kernel == 1 else (8, 4)
     *_, layer = grouped.plan(
@@ -220,7 +226,9 @@ def test_sums_of_spikes_are_whole_to_the_largest(spec, dtype):
     weight = torch.randint(-1, 2, shape, generator=torch.Generator().manual_seed(0)).float()
     weight[:, 0], weight[:, 1] = 1.0, -1.0
     weight[:, 2], weight[:, 2, 77] = 1.0, 0.0
-    found = grouped.sums(torch.ones(2 * channels * side**2, dtype=dtype), weight.to(dtype), layer).float()
+    x = torch.ones(2 * channels * side**2, dtype=dtype)
+    assert grouped.is_narrow(layer, x) == narrow
+    found = grouped.sums(x, weight.to(dtype), layer).float()
     # In the middle of an image all inputs of a patch are there.
     middle = (out // 2) * out + out // 2
     blocks = found.view(-1, spec.groups, layer.sums.block, out**2, layer.sums.width)[:, :, :, middle]
